@@ -1,0 +1,1 @@
+"""What an actor is: channels, supervision, fault points. The substrate on trio."""

@@ -1,0 +1,249 @@
+"""Every setting of the engine and the server, and the only reader of `os.environ`.
+
+A setting exists because no value is good for everybody; its default says where it comes from.
+Field names are unique over all groups, so that `open_engine(model, max_num_seqs=8)`, the flag
+`--max-num-seqs 8`, the variable `TRIOLET_MAX_NUM_SEQS` and the TOML key all mean the same one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import attrs
+
+from triolet.errors import ConfigError
+from triolet.request import Timeouts
+
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@attrs.frozen(kw_only=True)
+class ModelConfig:
+    """Which model, and how it is loaded.
+
+    Attributes:
+        model: Directory, hub id, GGUF file, "demo" or "tiny-random".
+        revision: Branch, tag or commit of a hub id.
+        dtype: Of weights and activations; "auto" takes bfloat16 where the device computes it.
+        max_model_len: Longest context in tokens; None takes the model's own.
+        chat_template: File or text of a Jinja template that replaces the model's own.
+        generation_config: "auto" takes sampling defaults from the model's
+            generation_config.json, "none" ignores them.
+        model_implementation: "triolet" is the generic decoder, "transformers" runs
+            transformers' own modules on our kernels; "auto" prefers the former.
+        quantization: Of the weights, done at load: "w8a8" or "w4a8".
+        load_seed: Seed of random weights ("tiny-random").
+    """
+
+    model: str = "demo"
+    revision: str | None = None
+    dtype: DTypeName = "auto"
+    max_model_len: int | None = None
+    chat_template: str | None = None
+    generation_config: Literal["auto", "none"] = "auto"
+    model_implementation: Literal["auto", "triolet", "transformers"] = "auto"
+    quantization: Literal["w8a8", "w4a8"] | None = None
+    load_seed: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class CacheConfig:
+    """The paged KV cache.
+
+    Attributes:
+        block_size: Tokens per block (16 is vLLM's; smaller shares more, larger walks less).
+        kv_cache_memory_bytes: Size in bytes; wins over the two below.
+        kv_cache_tokens: Size in tokens of full-attention context.
+        kv_cache_fraction: Share of the memory that is free after loading. A cache larger
+            than `max_num_seqs` contexts of `max_model_len` is cut to that.
+        kv_cache_dtype: "auto" is the model's dtype.
+        enable_prefix_caching: Reuse the blocks of equal prefixes.
+    """
+
+    block_size: int = 16
+    kv_cache_memory_bytes: int | None = None
+    kv_cache_tokens: int | None = None
+    kv_cache_fraction: float = 0.4
+    kv_cache_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    enable_prefix_caching: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class SchedulerConfig:
+    """Who runs when, and how much may wait.
+
+    Attributes:
+        max_num_seqs: Sequences in one step.
+        max_num_batched_tokens: Tokens in one step: bounds how long a prefill can hold up
+            the decodes that run beside it.
+        long_prefill_token_threshold: Tokens of one prompt in one step; 0 is no limit.
+        scheduling_policy: "fcfs", or "priority": lower `priority` first.
+        ageing_seconds: Waiting this long counts as one step of priority, so that every
+            admitted request gets its turn.
+        max_live_requests: Requests admitted at once, running and waiting; more are refused
+            with 429.
+        max_queued_tokens: Prompt tokens of requests that wait; more are refused with 429.
+        max_preemptions: After this many preemptions a request is not preempted any more.
+        stream_buffer_bytes: Text that may wait for a slow consumer of one HTTP stream.
+    """
+
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 1024
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    ageing_seconds: float = 10.0
+    max_live_requests: int = 1024
+    max_queued_tokens: int = 1_000_000
+    max_preemptions: int = 16
+    stream_buffer_bytes: int = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class RunnerConfig:
+    """The worker that computes.
+
+    Attributes:
+        runner: "thread" lives in this process; "process" can be killed and replaced.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        threads: Compute threads on CPU; None takes every core this process may use.
+        kernels: "auto" takes the fastest that the device has; "reference" is plain torch.
+        batch_invariant: Results do not depend on the rest of the batch.
+        step_timeout_s: A step older than this is a hang.
+        load_timeout_s: Loading and warm-up longer than this is a hang.
+        max_restarts: Restarts of the worker within `restart_window_s`; more is `EngineDead`.
+        restart_window_s: See `max_restarts`.
+        logits_processors: Import paths "package.module:function", by name.
+        grammar_timeout_s: Compiling a grammar longer than this refuses the request.
+    """
+
+    runner: Literal["thread", "process"] = "thread"
+    device: str = "auto"
+    threads: int | None = None
+    kernels: Literal["auto", "native", "reference"] = "auto"
+    batch_invariant: bool = False
+    step_timeout_s: float = 60.0
+    load_timeout_s: float = 900.0
+    max_restarts: int = 5
+    restart_window_s: float = 300.0
+    logits_processors: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    grammar_timeout_s: float = 10.0
+
+
+@attrs.frozen(kw_only=True)
+class LimitConfig:
+    """Defaults and maxima of what one request may ask for.
+
+    Attributes:
+        timeout_total_s: Default limit of the whole request; None is none.
+        timeout_queue_s: Default limit until its first step.
+        timeout_first_token_s: Default limit until its first token.
+        timeout_max_s: Highest total that a caller may ask for.
+        max_logprobs: Highest `logprobs` and `prompt_logprobs`.
+        max_prompt_chars: Text longer than this is refused before it is tokenized; None
+            derives it from the model's context.
+    """
+
+    timeout_total_s: float | None = None
+    timeout_queue_s: float | None = None
+    timeout_first_token_s: float | None = None
+    timeout_max_s: float | None = None
+    max_logprobs: int = 20
+    max_prompt_chars: int | None = None
+
+    def timeouts(self) -> Timeouts:
+        """The defaults as one value."""
+        return Timeouts(
+            total=self.timeout_total_s,
+            queue=self.timeout_queue_s,
+            first_token=self.timeout_first_token_s,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class EngineConfig:
+    """Everything `open_engine` needs. Build it with `EngineConfig.of`."""
+
+    model: ModelConfig = attrs.field(factory=ModelConfig)
+    cache: CacheConfig = attrs.field(factory=CacheConfig)
+    scheduler: SchedulerConfig = attrs.field(factory=SchedulerConfig)
+    runner: RunnerConfig = attrs.field(factory=RunnerConfig)
+    limits: LimitConfig = attrs.field(factory=LimitConfig)
+
+    @classmethod
+    def of(cls, model: str = "demo", **settings: object) -> Self:
+        """Build a config from flat settings: `EngineConfig.of("demo", max_num_seqs=8)`.
+
+        Raises:
+            TypeError: A setting has no such name; close names are listed.
+            ConfigError: A value is out of range; `param` names the setting.
+        """
+        groups: dict[str, dict[str, object]] = {}
+        owner = setting_owners()
+        for name, value in {"model": model, **settings}.items():
+            if name not in owner:
+                raise TypeError(unknown_setting(name, owner))
+            groups.setdefault(owner[name], {})[name] = value
+        config = cls(
+            **{
+                field.name: _group_class(field)(**groups.get(field.name, {}))
+                for field in attrs.fields(cls)
+            }
+        )
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise ConfigError for the first value that is out of range."""
+        cache, scheduler, runner = self.cache, self.scheduler, self.runner
+        _require(cache.block_size in (8, 16, 32, 64, 128), "block_size", "8, 16, 32, 64 or 128")
+        _require(0 < cache.kv_cache_fraction <= 0.95, "kv_cache_fraction", "in (0, 0.95]")
+        for name in ("kv_cache_memory_bytes", "kv_cache_tokens"):
+            _require((getattr(cache, name) or 1) > 0, name, "positive")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_live_requests"):
+            _require(getattr(scheduler, name) >= 1, name, "at least 1")
+        _require(
+            scheduler.max_num_batched_tokens >= scheduler.max_num_seqs,
+            "max_num_batched_tokens",
+            "at least max_num_seqs, so that every running sequence fits in a step",
+        )
+        _require(scheduler.ageing_seconds > 0, "ageing_seconds", "positive")
+        _require((runner.threads or 1) >= 1, "threads", "at least 1")
+        _require((self.model.max_model_len or 1) >= 1, "max_model_len", "at least 1")
+        _require(runner.step_timeout_s > 0, "step_timeout_s", "positive")
+
+
+def _group_class(field: attrs.Attribute[Any]) -> type[Any]:
+    """The class of one group of EngineConfig: the factory of its field."""
+    return cast("type[Any]", cast("Any", field.default).factory)
+
+
+def setting_owners() -> dict[str, str]:
+    """Name of every flat setting -> name of the group in `EngineConfig` that has it."""
+    owners: dict[str, str] = {}
+    for group in attrs.fields(EngineConfig):
+        for field in attrs.fields(_group_class(group)):
+            owners[field.name] = group.name
+    return owners
+
+
+def unknown_setting(name: str, known: Mapping[str, object]) -> str:
+    """The message for a setting that does not exist."""
+    close = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"triolet has no setting {name!r}{hint}"
+
+
+def _require(condition: bool, param: str, wanted: str) -> None:
+    if not condition:
+        raise ConfigError(f"{param} must be {wanted}", param=param)
+
+
+def cache_directory() -> Path:
+    """Where converted models are kept: $TRIOLET_CACHE, else $XDG_CACHE_HOME/triolet."""
+    if path := os.environ.get("TRIOLET_CACHE"):
+        return Path(path)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triolet"

@@ -1,0 +1,1 @@
+"""Wire formats in and out: frozen dataclasses, one strict converter, translation to our vocabulary."""

@@ -1,0 +1,1 @@
+"""One device, one worker. In: ScheduledBatch. Out: BatchResult, RunnerReady, RunnerFailed."""

@@ -1,0 +1,1 @@
+"""The API as one raw ASGI application over an `EngineClient`."""

@@ -1,0 +1,1 @@
+"""One file per endpoint family; plain functions that know no web framework."""

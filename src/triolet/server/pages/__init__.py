@@ -1,0 +1,1 @@
+"""Quart blueprints: pages for people."""
