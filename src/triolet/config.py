@@ -26,7 +26,7 @@ class ModelConfig:
     """Which model, and how it is loaded.
 
     Attributes:
-        model: Directory, hub id, GGUF file, "demo" or "tiny-random".
+        model: Directory, GGUF file, hub id, "demo", "demo-gemma" or "tiny-random".
         revision: Branch, tag or commit of a hub id.
         dtype: Of weights and activations; "auto" takes bfloat16 where the device computes it.
         max_model_len: Longest context in tokens; None takes the model's own.
@@ -39,7 +39,7 @@ class ModelConfig:
         load_seed: Seed of random weights ("tiny-random").
     """
 
-    model: str = "demo"
+    model: str = attrs.field(default="demo", kw_only=False)
     revision: str | None = None
     dtype: DTypeName = "auto"
     max_model_len: int | None = None
@@ -129,7 +129,7 @@ class RunnerConfig:
     load_timeout_s: float = 900.0
     max_restarts: int = 5
     restart_window_s: float = 300.0
-    logits_processors: Mapping[str, str] = attrs.field(factory=dict[str, str])
+    logits_processors: dict[str, str] = attrs.field(factory=dict[str, str])
     grammar_timeout_s: float = 10.0
 
 
@@ -214,6 +214,38 @@ class EngineConfig:
         _require((runner.threads or 1) >= 1, "threads", "at least 1")
         _require((self.model.max_model_len or 1) >= 1, "max_model_len", "at least 1")
         _require(runner.step_timeout_s > 0, "step_timeout_s", "positive")
+
+
+@attrs.frozen(kw_only=True)
+class ServerConfig:
+    """The HTTP server around an engine.
+
+    Attributes:
+        host: Address to listen on; "0.0.0.0" is every network this machine is in.
+        port: Port to listen on; 0 takes a free one, which the ready line names.
+        uds: Listen on this Unix socket instead of host and port.
+        served_model_name: Names the model answers to; none given is its own name.
+        api_keys: Keys of which every request must carry one; none given is open to all.
+        api_keys_file: File with one key per line, added to `api_keys`.
+        cors_allowed_origins: Web origins whose pages may call the API; "*" is any.
+        shutdown_grace_s: Seconds that running requests may go on after SIGTERM.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: Path | None = None
+    served_model_name: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    api_keys_file: Path | None = None
+    cors_allowed_origins: tuple[str, ...] = ()
+    shutdown_grace_s: float = 30.0
+
+    def check(self) -> None:
+        """Raise ConfigError for the first value that is out of range."""
+        _require(0 <= self.port <= 65535, "port", "in 0..65535")
+        _require(self.shutdown_grace_s >= 0, "shutdown_grace_s", "0 or more")
+        _require("" not in self.api_keys, "api_keys", "non-empty strings")
+        _require("" not in self.served_model_name, "served_model_name", "non-empty strings")
 
 
 def _group_class(field: attrs.Attribute[Any]) -> type[Any]:
