@@ -13,14 +13,14 @@ ALLOWED = arch.allowed()
 # third-party package -> predicate on our module name: may it import the package?
 GATES: dict[str, Callable[[str], bool]] = {
     "trio": lambda m: (
-        m.endswith(".actor")
+        m.endswith((".actor", "transport"))
         or arch.room(m) in ("actor", "engine", "server", "testing", "cli")
         or m == "triolet.telemetry.instrument"
     ),
     "tricycle": lambda m: arch.room(m) in ("actor", "engine"),
     "torch": lambda m: (
         arch.room(m) in ("models", "triolet_kernels")
-        or (arch.room(m) == "runner" and not m.endswith((".actor", ".backend", ".transport")))
+        or (arch.room(m) == "runner" and not m.endswith((".actor", ".backend", "transport", ".worker", ".wire")))
     ),
     "triton": lambda m: arch.room(m) == "triolet_kernels",
     "transformers": lambda m: m.startswith(("triolet.models.", "triolet.tokenizer.")),

@@ -7,7 +7,7 @@ channel is a bug and raises. Only the edge from a caller into the engine waits (
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import attrs
 import trio
@@ -15,6 +15,15 @@ import trio
 from triolet.errors import InternalError
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Outlet(Protocol[T_contra]):
+    """The sending end of a channel, as an actor that holds credits sees it."""
+
+    def send_nowait(self, message: T_contra) -> None:
+        """See `Channel.send_nowait`."""
+        ...
 
 
 @attrs.frozen

@@ -1,0 +1,107 @@
+"""Where work goes that would block the run loop: one seam, three implementations.
+
+`ThreadOffload` for real use, `InlineOffload` for simulations (real threads have no virtual
+time). Anything that can take more than about a millisecond of CPU goes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import trio
+
+R = TypeVar("R")
+
+
+class Offload(Protocol):
+    """Runs a synchronous function without holding up the loop."""
+
+    async def run(
+        self, function: Callable[[], R], *, on_abandoned: Callable[[], None] | None = None
+    ) -> R:
+        """Run `function` elsewhere and return what it returns. A checkpoint.
+
+        Cancelled, it returns at once and the function goes on for nobody; `on_abandoned` is
+        then called in the trio thread when it has really ended, never otherwise. So what the
+        function costs can stay accounted for as long as it runs.
+        """
+        ...
+
+
+class ThreadOffload:
+    """Runs functions in trio's worker threads, a bounded number at a time.
+
+    Args:
+        threads: How many at a time. Abandoned ones count until they end.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._limiter = trio.CapacityLimiter(threads)
+
+    async def run(
+        self, function: Callable[[], R], *, on_abandoned: Callable[[], None] | None = None
+    ) -> R:
+        """See `Offload.run`."""
+        job = _Job(function, on_abandoned, trio.lowlevel.current_trio_token())
+        try:
+            return await trio.to_thread.run_sync(
+                job, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except trio.Cancelled:
+            job.abandon()
+            raise
+
+
+class _Job:
+    """One function on its way through a thread."""
+
+    def __init__(
+        self,
+        function: Callable[[], object],
+        on_abandoned: Callable[[], None] | None,
+        token: trio.lowlevel.TrioToken,
+    ) -> None:
+        self._function = function
+        self._on_abandoned = on_abandoned
+        self._token = token
+        self._started = False
+        self._abandoned = False
+
+    def __call__(self) -> object:
+        self._started = True
+        try:
+            return self._function()
+        finally:
+            if self._on_abandoned is not None:
+                try:
+                    self._token.run_sync_soon(self._ended)
+                except trio.RunFinishedError:
+                    pass  # nobody is left to account to
+
+    def abandon(self) -> None:
+        """In the trio thread: nobody waits any more."""
+        self._abandoned = True
+        if not self._started and self._on_abandoned is not None:
+            # Cancelled while waiting for a thread: it will never start.
+            self._on_abandoned()
+
+    def _ended(self) -> None:
+        if self._abandoned and self._on_abandoned is not None:
+            self._on_abandoned()
+
+
+class InlineOffload:
+    """Runs functions on the spot, for simulations on a virtual clock."""
+
+    async def run(
+        self, function: Callable[[], R], *, on_abandoned: Callable[[], None] | None = None
+    ) -> R:
+        """See `Offload.run`. A checkpoint before the function, so that it can be cancelled there."""
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled:
+            if on_abandoned is not None:
+                on_abandoned()
+            raise
+        return function()
