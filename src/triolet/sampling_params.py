@@ -22,6 +22,7 @@ STOP_STRINGS_MAX = 16
 STOP_STRING_CHARS_MAX = 1024
 N_MAX = 128
 BAD_WORDS_MAX = 128
+BAD_WORD_SEQUENCES_MAX = 2 * BAD_WORDS_MAX
 LOGIT_BIAS_MAX = 1024
 SEED_MAX = 2**63 - 1
 
@@ -124,6 +125,15 @@ def _bad_words(value: object) -> tuple[str, ...]:
     return _strings(value, "bad_words")
 
 
+def _bad_word_token_ids(value: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequest(
+            f"bad_word_token_ids must be a list of lists of token ids, got {value!r}",
+            param="bad_word_token_ids",
+        )
+    return tuple(_ints(word, "bad_word_token_ids") for word in value)
+
+
 def _allowed_token_ids(value: object) -> tuple[int, ...] | None:
     return None if value is None else _ints(value, "allowed_token_ids")
 
@@ -153,6 +163,9 @@ class SamplingParams:
             prompt or output (CTRL, arXiv:1909.05858).
         logit_bias: Token id to a number added to its logit, in [-100, 100].
         bad_words: Texts that never appear in an output.
+        bad_word_token_ids: Sequences of token ids that never appear in an output. The engine
+            adds those of `bad_words` (with and without a leading space) here: the runner
+            knows no text.
         allowed_token_ids: Only these tokens may be sampled.
         logprobs: Report the sampled token and this many of the most likely at each position.
         prompt_logprobs: The same for every position of the prompt.
@@ -185,6 +198,9 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = attrs.field(factory=dict[int, float])
     bad_words: tuple[str, ...] = attrs.field(default=(), converter=_bad_words)
+    bad_word_token_ids: tuple[tuple[int, ...], ...] = attrs.field(
+        default=(), converter=_bad_word_token_ids
+    )
     allowed_token_ids: tuple[int, ...] | None = attrs.field(
         default=None, converter=_allowed_token_ids
     )
@@ -292,6 +308,13 @@ class SamplingParams:
             "bad_words",
             f"at most {BAD_WORDS_MAX} non-empty strings",
             f"{len(self.bad_words)} strings",
+        )
+        _check(
+            len(self.bad_word_token_ids) <= BAD_WORD_SEQUENCES_MAX
+            and all(self.bad_word_token_ids),
+            "bad_word_token_ids",
+            f"at most {BAD_WORD_SEQUENCES_MAX} non-empty lists of token ids",
+            f"{len(self.bad_word_token_ids)} lists",
         )
         _check(
             self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
