@@ -12,12 +12,23 @@ Message = Mapping[str, object]
 class Detokenizer(Protocol):
     """Turns the tokens of one output into text, complete characters only."""
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether tokens were pushed whose text is still to come.
+
+        False after a token that has no text at all, such as a skipped special token.
+        """
+        ...
+
     def push(self, token_id: int) -> str:
         """Add a token; return the text it completes, "" while a character is unfinished."""
         ...
 
     def flush(self) -> str:
-        """The text of an unfinished tail, with U+FFFD for what will not come any more."""
+        """The text of an unfinished tail, with U+FFFD for what will not come any more.
+
+        Nothing may be pushed after it.
+        """
         ...
 
 
