@@ -6,8 +6,9 @@ time). Anything that can take more than about a millisecond of CPU goes through 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -45,20 +46,18 @@ class ThreadOffload:
         """See `Offload.run`."""
         job = _Job(function, on_abandoned, trio.lowlevel.current_trio_token())
         try:
-            return await trio.to_thread.run_sync(
-                job, abandon_on_cancel=True, limiter=self._limiter
-            )
+            return await trio.to_thread.run_sync(job, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
             job.abandon()
             raise
 
 
-class _Job:
+class _Job(Generic[R]):
     """One function on its way through a thread."""
 
     def __init__(
         self,
-        function: Callable[[], object],
+        function: Callable[[], R],
         on_abandoned: Callable[[], None] | None,
         token: trio.lowlevel.TrioToken,
     ) -> None:
@@ -67,27 +66,32 @@ class _Job:
         self._token = token
         self._started = False
         self._abandoned = False
+        self._told = False
 
-    def __call__(self) -> object:
+    def __call__(self) -> R:
         self._started = True
         try:
             return self._function()
         finally:
             if self._on_abandoned is not None:
-                try:
+                with contextlib.suppress(trio.RunFinishedError):  # nobody left to account to
                     self._token.run_sync_soon(self._ended)
-                except trio.RunFinishedError:
-                    pass  # nobody is left to account to
 
     def abandon(self) -> None:
         """In the trio thread: nobody waits any more."""
         self._abandoned = True
-        if not self._started and self._on_abandoned is not None:
-            # Cancelled while waiting for a thread: it will never start.
-            self._on_abandoned()
+        if not self._started:
+            # Cancelled while waiting for a thread: it will not start. (Or it starts this very
+            # moment: then it is told a moment early, and only once.)
+            self._tell()
 
     def _ended(self) -> None:
-        if self._abandoned and self._on_abandoned is not None:
+        if self._abandoned:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._on_abandoned is not None and not self._told:
+            self._told = True
             self._on_abandoned()
 
 

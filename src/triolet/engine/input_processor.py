@@ -1,0 +1,226 @@
+"""Text, chat messages or token ids -> a validated request; everything slow off the run loop.
+
+Whatever a caller can get wrong that needs the model to be known is found here, before the
+request is admitted, so that nothing invalid ever reaches the scheduler (G5).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import attrs
+
+from triolet.config import EngineConfig
+from triolet.engine.client import Prompt
+from triolet.engine.offload import Offload
+from triolet.errors import InvalidRequest, PromptTooLong
+from triolet.messages.runner_to_scheduler import RunnerInfo
+from triolet.model_source.facts import ModelFacts
+from triolet.sampling_params import SEED_MAX, SamplingParams
+from triolet.tokenizer.tokenizer import Message, Tokenizer
+
+CHARS_PER_TOKEN_MAX = 128
+"""No vocabulary has many tokens longer than this; a text longer than this times the context
+cannot fit, and is refused before it is tokenized."""
+
+CHARS_PER_TOKEN_GUESS = 4
+"""English text; the reservation is corrected once the real number is known."""
+
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What a model's generation_config.json may set a default for."""
+
+
+@attrs.frozen
+class TemplateOptions:
+    """How chat messages are rendered; see `Tokenizer.render`."""
+
+    tools: Sequence[Mapping[str, object]] | None = None
+    documents: Sequence[Mapping[str, object]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: Mapping[str, object] | None = None
+
+
+class InputProcessor:
+    """Turns what a caller gives into token ids and parameters that the engine can run.
+
+    Args:
+        config: Limits and defaults.
+        facts: The model.
+        tokenizer: Its tokenizer.
+        offload: Where tokenizing happens.
+        rng: Draws the seed of requests that bring none.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        facts: ModelFacts,
+        tokenizer: Tokenizer,
+        offload: Offload,
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._facts = facts
+        self._tokenizer = tokenizer
+        self._offload = offload
+        self._rng = rng
+
+    def estimate_tokens(self, prompt: Prompt) -> int:
+        """About how many tokens a prompt has, at no cost."""
+        if isinstance(prompt, str):
+            return max(1, len(prompt) // CHARS_PER_TOKEN_GUESS)
+        if _is_token_ids(prompt):
+            return len(prompt)
+        return max(1, _count_chars(cast("Sequence[Message]", prompt)) // CHARS_PER_TOKEN_GUESS)
+
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        info: RunnerInfo,
+        *,
+        add_special_tokens: bool = True,
+        template: TemplateOptions | None = None,
+        on_abandoned: Callable[[], None] | None = None,
+    ) -> tuple[int, ...]:
+        """Token ids of a prompt. A checkpoint, unless it is ids already.
+
+        Raises:
+            InvalidRequest: It is empty, far too long, or the template refuses it.
+        """
+        if not isinstance(prompt, str):
+            if len(prompt) == 0:
+                raise InvalidRequest("prompt must not be empty", param="prompt")
+            if _is_token_ids(prompt):
+                return tuple(cast("Sequence[int]", prompt))
+        chars = (
+            len(prompt)
+            if isinstance(prompt, str)
+            else _count_chars(cast("Sequence[Message]", prompt))
+        )
+        limit = self._config.limits.max_prompt_chars or info.max_model_len * CHARS_PER_TOKEN_MAX
+        if chars > limit:
+            raise PromptTooLong(
+                f"the prompt has {chars} characters, more than can fit in this model's maximum "
+                f"context length of {info.max_model_len} tokens (limit: {limit} characters)",
+                param="prompt" if isinstance(prompt, str) else "messages",
+            )
+        encode = functools.partial(self._encode, prompt, add_special_tokens, template)
+        return await self._offload.run(encode, on_abandoned=on_abandoned)
+
+    def _encode(
+        self, prompt: Prompt, add_special_tokens: bool, template: TemplateOptions | None
+    ) -> tuple[int, ...]:
+        """In a worker thread."""
+        if isinstance(prompt, str):
+            return tuple(self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
+        options = attrs.asdict(template or TemplateOptions(), recurse=False)
+        text = self._tokenizer.render(cast("Sequence[Message]", prompt), **options)
+        # The template writes the special tokens itself.
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def default_sampling(self) -> SamplingParams:
+        """What a request gets that says nothing about sampling."""
+        if self._config.model.generation_config == "none":
+            return SamplingParams()
+        given = self._facts.generation
+        return SamplingParams(
+            **{name: given[name] for name in SAMPLING_DEFAULTS if given.get(name) is not None}
+        )
+
+    def resolve(
+        self,
+        prompt_token_ids: tuple[int, ...],
+        sampling: SamplingParams | None,
+        prefix: Sequence[int],
+        info: RunnerInfo,
+    ) -> SamplingParams:
+        """Check a request against the model and fill in what it left open.
+
+        Returns:
+            The parameters with `seed` and `max_tokens` set; `max_tokens` is cut to what the
+            context leaves.
+
+        Raises:
+            PromptTooLong: The prompt leaves no room for a token.
+            InvalidRequest: A token id is outside the vocabulary, or a limit is passed.
+        """
+        sampling = sampling or self.default_sampling()
+        if not prompt_token_ids:
+            raise InvalidRequest("prompt must not be empty", param="prompt")
+        self._check_ids(prompt_token_ids, "prompt")
+        self._check_ids(prefix, "prefix")
+        self._check_ids(sampling.stop_token_ids, "stop_token_ids")
+        self._check_ids(sampling.allowed_token_ids or (), "allowed_token_ids")
+        self._check_ids(tuple(sampling.logit_bias), "logit_bias")
+        self._check_limits(sampling)
+        room = info.max_model_len - len(prompt_token_ids)
+        if room < 1:
+            raise PromptTooLong(
+                f"this model's maximum context length is {info.max_model_len} tokens, but the "
+                f"prompt has {len(prompt_token_ids)}; shorten it to at most "
+                f"{info.max_model_len - 1}",
+                param="prompt",
+            )
+        max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        seed = self._rng.randrange(SEED_MAX) if sampling.seed is None else sampling.seed
+        return attrs.evolve(
+            sampling,
+            seed=seed,
+            max_tokens=max_tokens,
+            min_tokens=min(sampling.min_tokens, max_tokens),
+        )
+
+    def _check_limits(self, sampling: SamplingParams) -> None:
+        highest = self._config.limits.max_logprobs
+        for name in ("logprobs", "prompt_logprobs"):
+            if (getattr(sampling, name) or 0) > highest:
+                raise InvalidRequest(
+                    f"{name} must be at most {highest} (max_logprobs), got "
+                    f"{getattr(sampling, name)}",
+                    param=name,
+                )
+        known = self._config.runner.logits_processors
+        for name in sampling.logits_processors:
+            if name not in known:
+                raise InvalidRequest(
+                    f"logits processor {name!r} is not registered with this engine; registered: "
+                    f"{', '.join(sorted(known)) or 'none'}",
+                    param="logits_processors",
+                )
+
+    def _check_ids(self, token_ids: Sequence[int], param: str) -> None:
+        size = self._facts.vocab_size
+        for token_id in token_ids:
+            if type(token_id) is not int:
+                raise InvalidRequest(
+                    f"{param} must hold token ids (integers), got {token_id!r}", param=param
+                )
+            if not 0 <= token_id < size:
+                raise InvalidRequest(
+                    f"{param} holds the token id {token_id}, outside this model's vocabulary of "
+                    f"{size} tokens",
+                    param=param,
+                )
+
+
+def _is_token_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], Mapping)
+
+
+def _count_chars(messages: Sequence[Message]) -> int:
+    """Characters of all text in a chat."""
+
+    def count(value: object) -> int:
+        if isinstance(value, str):
+            return len(value)
+        if isinstance(value, Mapping):
+            return sum(count(v) for v in value.values())
+        if isinstance(value, (list, tuple)):
+            return sum(count(v) for v in value)
+        return 1
+
+    return count(list(messages))

@@ -1,0 +1,197 @@
+"""A worker in a process of its own: it can be killed, and it does not share our GIL.
+
+Frames (see `wire.py`) travel over a socket pair. The child's standard input is its lifeline:
+it ends when that is closed, which the kernel does even if we are killed. Its standard error
+goes into our log, line by line.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from triolet.actor.supervisor import bounded_shield
+from triolet.errors import ConfigError
+from triolet.messages.runner_to_scheduler import BatchResult, RunnerInfo
+from triolet.messages.scheduler_to_runner import ScheduledBatch
+from triolet.runner import wire
+from triolet.runner.transport import Worker, WorkerDied
+from triolet.runner.worker import WorkerSpec
+
+log = logging.getLogger(__name__)
+
+END_TIMEOUT_S = 2.0
+"""How long an idle worker may take to end when asked; then it is killed."""
+
+STDERR_LINES_KEPT = 20
+"""Last lines of a dead worker's standard error, kept for the reason of its death."""
+
+RECEIVE_BYTES = 1 << 16
+
+
+class ProcessTransport:
+    """Opens workers as child processes.
+
+    Args:
+        spec: What the worker builds; its options must be plain data.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+
+    @asynccontextmanager
+    async def open(
+        self, progress: Callable[[str], None], num_blocks: int | None
+    ) -> AsyncGenerator[Worker]:
+        """See `Transport.open`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "triolet.runner.worker_process", str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+            )
+        ours.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        worker = _ProcessWorker(process, stream, progress)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.log_stderr)
+            try:
+                await worker.send(wire.Setup(self._spec, num_blocks))
+                yield worker
+            finally:
+                with bounded_shield(2 * END_TIMEOUT_S, "no child may outlive its owner"):
+                    await worker.end()
+                nursery.cancel_scope.cancel()
+
+
+class _ProcessWorker:
+    """`Worker` over frames."""
+
+    def __init__(
+        self, process: trio.Process, stream: trio.SocketStream, progress: Callable[[str], None]
+    ) -> None:
+        self._process = process
+        self._stream = stream
+        self._report_progress = progress
+        self._reader = wire.FrameReader()
+        self._last_lines: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
+        self._stderr_ended = trio.Event()
+
+    @property
+    def pid(self) -> int:
+        """Of the child, for tests and statistics."""
+        return self._process.pid
+
+    async def wait_ready(self) -> RunnerInfo:
+        """See `Worker`."""
+        frame = await self._next()
+        if isinstance(frame, RunnerInfo):
+            return frame
+        raise WorkerDied(f"unexpected {type(frame).__name__} while loading", "corrupt")
+
+    async def submit(self, batch: ScheduledBatch) -> None:
+        """See `Worker`."""
+        await self.send(batch)
+
+    async def next_result(self) -> BatchResult:
+        """See `Worker`."""
+        frame = await self._next()
+        if isinstance(frame, BatchResult):
+            return frame
+        raise WorkerDied(f"unexpected {type(frame).__name__} instead of a result", "corrupt")
+
+    async def send(self, frame: wire.Frame) -> None:
+        """Send a frame whole.
+
+        Raises:
+            WorkerDied: The pipe is broken.
+        """
+        try:
+            await self._stream.send_all(wire.encode(frame))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise await self._death() from None
+
+    async def _next(self) -> wire.Frame:
+        while True:
+            try:
+                frame = self._reader.next()
+            except wire.GarbledFrame as error:
+                raise WorkerDied(f"the worker sent garbage: {error}", "corrupt") from error
+            match frame:
+                case None:
+                    await self._receive()
+                case wire.LoadProgress(text):
+                    self._report_progress(text)
+                case wire.Failure(message, True, param):
+                    raise ConfigError(message, param=param)
+                case wire.Failure(message):
+                    raise WorkerDied(message)
+                case _:
+                    return frame
+
+    async def _receive(self) -> None:
+        try:
+            data = await self._stream.receive_some(RECEIVE_BYTES)
+        except trio.BrokenResourceError:
+            data = b""
+        if not data:
+            raise await self._death()
+        self._reader.feed(data)
+
+    async def _death(self) -> WorkerDied:
+        """Why the worker is gone. Waits (bounded) for its exit status and last words."""
+        with trio.move_on_after(END_TIMEOUT_S):
+            await self._process.wait()
+            await self._stderr_ended.wait()
+        code = self._process.returncode
+        words = self._last_lines[-1] if self._last_lines else "no message"
+        if code is None:
+            return WorkerDied("the worker closed its pipe")
+        if code < 0:
+            return WorkerDied(f"the worker was killed by {signal.Signals(-code).name}", "killed")
+        return WorkerDied(f"the worker ended with status {code}: {words}")
+
+    async def log_stderr(self) -> None:
+        """Copy the child's standard error into our log until it ends."""
+        assert self._process.stderr is not None
+        rest = b""
+        async for data in self._process.stderr:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._log_line(line)
+        if rest:
+            self._log_line(rest)
+        self._stderr_ended.set()
+
+    def _log_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        if text:
+            self._last_lines.append(text)
+            log.info("worker %d: %s", self._process.pid, text)
+
+    async def end(self) -> None:
+        """Ask, wait, then force; each step bounded. Call under a shield."""
+        if self._process.returncode is None:
+            with trio.move_on_after(END_TIMEOUT_S):
+                try:
+                    await self.send(wire.End())
+                    await self._process.wait()
+                except WorkerDied:
+                    pass  # it is gone already
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        assert self._process.stdin is not None
+        await trio.aclose_forcefully(self._process.stdin)
+        await trio.aclose_forcefully(self._stream)

@@ -1,0 +1,98 @@
+"""`python -m triolet.runner.worker_process FD`: the worker process. No trio in here.
+
+The main thread computes. A reader thread takes frames from the socket FD; another waits for
+the end of standard input, the lifeline, and then ends the process at once, whatever it does.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+from triolet.messages.runner_to_scheduler import BatchResult, RunnerInfo
+from triolet.messages.scheduler_to_runner import ScheduledBatch
+from triolet.runner import wire
+from triolet.runner.worker import work
+
+RECEIVE_BYTES = 1 << 16
+EXIT_ORPHANED = 3
+
+
+class _SocketOutlet:
+    """`worker.Outlet` over frames."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def progress(self, text: str) -> None:
+        self._send(wire.LoadProgress(text))
+
+    def ready(self, info: RunnerInfo) -> None:
+        self._send(info)
+
+    def result(self, result: BatchResult) -> None:
+        self._send(result)
+
+    def failed(self, error: Exception) -> None:
+        traceback.print_exception(error)
+        self._send(wire.failure_of(error))
+
+    def end(self) -> None:
+        self._connection.close()
+
+    def _send(self, frame: wire.Frame) -> None:
+        self._connection.sendall(wire.encode(frame))
+
+
+def main() -> None:
+    """Serve one engine until it says End or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    threading.Thread(target=_watch_lifeline, daemon=True).start()
+    frames = _frames(connection)
+    setup = frames.get()
+    if not isinstance(setup, wire.Setup):
+        sys.exit("the first frame must be a Setup")
+
+    def take(wait: bool) -> ScheduledBatch | None:
+        frame = frames.get() if wait else frames.get_nowait()
+        return frame if isinstance(frame, ScheduledBatch) else None
+
+    work(setup.spec.build, setup.num_blocks, take, _SocketOutlet(connection))
+    sys.stderr.flush()
+    # Not sys.exit: nothing that a library left running may keep this process alive.
+    os._exit(0)
+
+
+def _watch_lifeline() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(EXIT_ORPHANED)
+
+
+def _frames(connection: socket.socket) -> queue.SimpleQueue[wire.Frame | None]:
+    """Read frames in a thread; None when there will be no more."""
+    frames: queue.SimpleQueue[wire.Frame | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        reader = wire.FrameReader()
+        try:
+            while data := connection.recv(RECEIVE_BYTES):
+                reader.feed(data)
+                while (frame := reader.next()) is not None:
+                    frames.put(frame)
+        except (OSError, wire.GarbledFrame):
+            traceback.print_exc()
+        frames.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return frames
+
+
+if __name__ == "__main__":
+    main()
