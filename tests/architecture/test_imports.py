@@ -19,11 +19,14 @@ GATES: dict[str, Callable[[str], bool]] = {
     ),
     "tricycle": lambda m: arch.room(m) in ("actor", "engine"),
     "torch": lambda m: (
-        arch.room(m) in ("models", "triolet_kernels")
+        m == "triolet.model_source.convert_gguf"  # only ever runs in a process of its own
+        or arch.room(m) in ("models", "triolet_kernels")
         or (arch.room(m) == "runner" and not m.endswith((".actor", ".backend", "transport", ".worker", ".wire")))
     ),
     "triton": lambda m: arch.room(m) == "triolet_kernels",
-    "transformers": lambda m: m.startswith(("triolet.models.", "triolet.tokenizer.")),
+    "transformers": lambda m: m.startswith(
+        ("triolet.models.", "triolet.tokenizer.", "triolet.model_source.convert_gguf")
+    ),
     "quart": lambda m: arch.room(m) == "server" or m == "triolet.testing.http",
     "quart_trio": lambda m: arch.room(m) == "server" or m == "triolet.testing.http",
     "hypercorn": lambda m: arch.room(m) == "server",
@@ -82,6 +85,8 @@ def test_no_dead_module() -> None:
         "triolet.testing.http",
         "triolet.testing.pytest_plugin",
         "triolet_kernels",
+        "triolet.model_source.convert_gguf",  # programs: python -m
+        "triolet.model_source.download",
         "triolet.runner.worker",
     }
     entry |= {m for m in MODULES if m.startswith(("triolet.cli.", "triolet.telemetry."))}
