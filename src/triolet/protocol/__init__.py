@@ -1,1 +1,5 @@
-"""Wire formats in and out: frozen dataclasses, one strict converter, translation to our vocabulary."""
+"""The wire: request bodies in, OpenAI-shaped JSON and SSE out. Pure: no I/O, no clock, no trio.
+
+Bytes -> `json_body` -> `converter` -> a request dataclass -> `sampling` -> SamplingParams;
+OutputDelta -> `chat_answer` or `completion_answer` -> bytes.
+"""

@@ -1,0 +1,67 @@
+"""POST /v1/completions: the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from triolet.errors import InvalidRequest
+from triolet.protocol.converter import structure
+from triolet.protocol.fields import COMPLETION_NOT_BUILT, Range, refuse_not_built, unknown_fields
+from triolet.protocol.generation_request import GenerationFields
+
+PROMPTS_MAX = 1024
+"""Prompts in one request (vLLM's limit); each is a request of the engine."""
+
+MAX_TOKENS_DEFAULT = 16
+"""OpenAI's default of `max_tokens`, for completions only."""
+
+TokenId = Annotated[int, Range(0, 2**31 - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest(GenerationFields):
+    """Texts, or lists of token ids, to continue."""
+
+    prompt: str | tuple[str, ...] | tuple[TokenId, ...] | tuple[tuple[TokenId, ...], ...]
+    logprobs: Annotated[int, Range(low=0)] | None = None
+    add_special_tokens: bool = True
+
+    @property
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """Every prompt of the request, in the order of the choices."""
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        token_ids = tuple(item for item in self.prompt if isinstance(item, int))
+        if token_ids:
+            return (token_ids,)
+        return tuple(item for item in self.prompt if isinstance(item, (str, tuple)))
+
+
+def parse_completion_request(
+    body: Mapping[str, object],
+) -> tuple[CompletionRequest, tuple[str, ...]]:
+    """Read a parsed body.
+
+    Returns:
+        The request, and the names of the fields that are unknown.
+
+    Raises:
+        InvalidRequest: The first fault, with the path of its field.
+    """
+    refuse_not_built(body, COMPLETION_NOT_BUILT)
+    request = structure(body, CompletionRequest)
+    prompts = request.prompts
+    if not prompts or not all(prompts):
+        raise InvalidRequest("prompt must not be empty, nor hold an empty prompt", param="prompt")
+    if len(prompts) > PROMPTS_MAX:
+        raise InvalidRequest(
+            f"prompt holds {len(prompts)} prompts, at most {PROMPTS_MAX} are taken", param="prompt"
+        )
+    if request.max_tokens == 0 and not request.echo:
+        raise InvalidRequest(
+            "max_tokens must be at least 1; 0 is for echo, which returns the prompt",
+            param="max_tokens",
+        )
+    return request, unknown_fields(body, CompletionRequest, COMPLETION_NOT_BUILT)
