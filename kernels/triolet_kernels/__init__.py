@@ -1,1 +1,85 @@
-"""Operations of the model runner, dispatched by device: Triton on CUDA, native code on CPU, torch as the reference."""
+"""Operations of the model runner, dispatched by device: Triton on CUDA, native code on CPU, torch as the reference.
+
+`select_ops` is the one place that decides which implementation runs. Importing this package
+loads neither torch nor any extension; the implementation is imported when it is selected.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+if TYPE_CHECKING:
+    import torch
+
+    from triolet_kernels.ops import Ops
+
+Kernels = Literal["auto", "native", "reference"]
+
+
+class KernelsUnavailable(RuntimeError):
+    """The kernels that were asked for do not exist here; the message says why and what to do."""
+
+
+class _NativeModule(Protocol):
+    """What `triolet_kernels.native` offers."""
+
+    def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        """Why native kernels cannot run on this device in this dtype; None if they can."""
+        ...
+
+    def native_ops(self, device: torch.device, dtype: torch.dtype, *, threads: int) -> Ops:
+        """The native implementation, computing on `threads` threads."""
+        ...
+
+
+def select_ops(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    kernels: Kernels = "auto",
+    batch_invariant: bool = False,
+    threads: int = 1,
+) -> Ops:
+    """Choose the implementation of the operations.
+
+    Args:
+        device: Where tensors live.
+        dtype: Of weights and activations: float32, bfloat16 or float16.
+        kernels: "native" takes compiled kernels or fails, "reference" takes plain torch,
+            "auto" takes native ones if there are any for this device and dtype.
+        batch_invariant: No row of a result depends, in any bit, on the rest of its batch.
+            Native CPU kernels always are; the reference pays for it with fixed-size calls.
+        threads: Compute threads. The reference sets torch's count, which is one per process.
+
+    Raises:
+        KernelsUnavailable: `kernels` is "native" and there are none for this device and dtype.
+        ValueError: `kernels` has no such value, or `threads` is below 1.
+    """
+    if kernels not in ("auto", "native", "reference"):
+        raise ValueError(f"kernels must be 'auto', 'native' or 'reference', not {kernels!r}")
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads}")
+    if kernels != "reference":
+        reason = native_unavailable(device, dtype)
+        if reason is None:
+            return _native_module().native_ops(device, dtype, threads=threads)
+        if kernels == "native":
+            raise KernelsUnavailable(
+                f"native kernels were asked for, but {reason}; use kernels='auto' or 'reference'"
+            )
+    from triolet_kernels.reference.reference_ops import ReferenceOps
+
+    return ReferenceOps(device, dtype, batch_invariant=batch_invariant, threads=threads)
+
+
+def native_unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why there are no native kernels for `device` and `dtype`; None if there are."""
+    if importlib.util.find_spec("triolet_kernels.native") is None:
+        return "this build of triolet has no native kernels"
+    return _native_module().unavailable(device, dtype)
+
+
+def _native_module() -> _NativeModule:
+    return cast("_NativeModule", importlib.import_module("triolet_kernels.native"))
