@@ -229,6 +229,18 @@ class ServerConfig:
         api_keys_file: File with one key per line, added to `api_keys`.
         cors_allowed_origins: Web origins whose pages may call the API; "*" is any.
         shutdown_grace_s: Seconds that running requests may go on after SIGTERM.
+        ssl_certfile: PEM file of the certificate chain; serves HTTPS.
+        ssl_keyfile: PEM file of its private key.
+        max_connections: Open connections; more are answered 503 and closed. Below the usual
+            limit of 1024 file descriptors.
+        max_body_bytes: Largest request body; more is 413. Holds a prompt of a million ids.
+        max_header_bytes: Largest request line and headers; more is 431.
+        keep_alive_timeout_s: An idle connection is closed after this; longer than the 60 s
+            for which proxies keep theirs, so that the proxy closes first.
+        request_timeout_s: Seconds to receive the headers, and again the body; 408 after that.
+        write_stall_timeout_s: A client that takes no byte of its answer for this long is gone.
+        sse_keep_alive_s: A quiet stream sends a comment this often; 0 sends none.
+        direct_sink: Streams are written to the socket without a task switch per token.
     """
 
     host: str = "127.0.0.1"
@@ -239,10 +251,31 @@ class ServerConfig:
     api_keys_file: Path | None = None
     cors_allowed_origins: tuple[str, ...] = ()
     shutdown_grace_s: float = 30.0
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    max_connections: int = 1000
+    max_body_bytes: int = 16 << 20
+    max_header_bytes: int = 64 << 10
+    keep_alive_timeout_s: float = 75.0
+    request_timeout_s: float = 30.0
+    write_stall_timeout_s: float = 30.0
+    sse_keep_alive_s: float = 15.0
+    direct_sink: bool = True
 
     def check(self) -> None:
         """Raise ConfigError for the first value that is out of range."""
         _require(0 <= self.port <= 65535, "port", "in 0..65535")
+        for name in ("max_connections", "max_body_bytes"):
+            _require(getattr(self, name) >= 1, name, "at least 1")
+        _require(self.max_header_bytes >= 1024, "max_header_bytes", "at least 1024")
+        for name in ("keep_alive_timeout_s", "request_timeout_s", "write_stall_timeout_s"):
+            _require(getattr(self, name) > 0, name, "positive")
+        _require(self.sse_keep_alive_s >= 0, "sse_keep_alive_s", "0 or more")
+        _require(
+            (self.ssl_certfile is None) == (self.ssl_keyfile is None),
+            "ssl_keyfile",
+            "given together with ssl_certfile",
+        )
         _require(self.shutdown_grace_s >= 0, "shutdown_grace_s", "0 or more")
         _require("" not in self.api_keys, "api_keys", "non-empty strings")
         _require("" not in self.served_model_name, "served_model_name", "non-empty strings")

@@ -118,6 +118,13 @@ class ClientStalled(RequestFailed):
     http_status = 408
 
 
+class RequestCancelled(RequestFailed):
+    """Somebody with the right to do so cancelled the request by its id."""
+
+    code = "request_cancelled"
+    http_status = 499  # nginx's "client closed request": no standard status says it
+
+
 class PoisonRequest(RequestFailed):
     """The request alone brings the model runner down. Repeating it would do it again."""
 

@@ -206,8 +206,10 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 def _json_kind(member: Shape) -> type:
     """The JSON type that a member of a union is written as."""
-    cls: Shape = get_args(member)[0] if get_origin(member) is Annotated else member
-    origin: Shape = get_origin(cls)
+    cls, origin = member, cast("Shape", get_origin(member))
+    if origin is Annotated:
+        cls = get_args(member)[0]
+        origin = get_origin(cls)
     if origin is tuple:
         return list
     if origin in (dict, Mapping) or dataclasses.is_dataclass(cls):
