@@ -1,0 +1,368 @@
+"""ModelRunner: a batch in, tokens out. The RunnerBackend for real models.
+
+A step is: forget and take sequences, pack the batch, run the layers, logits for the rows that
+sample, one token each. Everything that differs between devices is behind `Ops`, `device.py` and
+`to_device`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from triolet.config import EngineConfig, ModelConfig
+from triolet.errors import ConfigError, InvalidRequest, RequestFailed
+from triolet.grammar.matcher import GrammarCompiler
+from triolet.messages.runner_to_scheduler import (
+    BatchResult,
+    PromptLogprobs,
+    RowError,
+    RunnerInfo,
+)
+from triolet.messages.scheduler_to_runner import ScheduledBatch, ScheduledSequence, SequenceState
+from triolet.model_source.facts import ModelFacts
+from triolet.models.causal_lm import CausalLM
+from triolet.models.loader import load_model
+from triolet.runner import device as devices, kv_tensors
+from triolet.runner.backend import Progress
+from triolet.runner.input_batch import InputBatch, build_input_batch
+from triolet.runner.kv_layout import KVPlan, plan_kv_cache
+from triolet.runner.kv_tensors import KVTensors
+from triolet.runner.logit_edits import check_ids
+from triolet.runner.logits_processors import load_logits_processors
+from triolet.runner.prompt_logprobs import score_prompts
+from triolet.runner.sampler import PendingSample, SampledRows, Sampler
+from triolet.runner.sequence_table import RunningSequence, SequenceTable
+from triolet.runner.warm_up import warm_up_batches
+from triolet.sampling_params import SamplingParams
+from triolet_kernels.ops import Ops
+
+log = logging.getLogger(__name__)
+
+LoadModel = Callable[[ModelFacts, Ops, ModelConfig, Progress], CausalLM]
+
+STEPS_IN_FLIGHT = 1
+"""The next batch needs the tokens of this one in the table of sequences."""
+
+
+@attrs.frozen
+class _PendingStep:
+    """A step that was launched.
+
+    Attributes:
+        batch: As it came.
+        started_s: When, on the clock of time.perf_counter.
+        sample: Tokens being drawn, None if no row samples.
+        prompt_logprobs: Scores of prompt tokens.
+        errors: Sequences that could not be run.
+    """
+
+    batch: ScheduledBatch
+    started_s: float
+    sample: PendingSample | None
+    prompt_logprobs: list[PromptLogprobs]
+    errors: list[RowError]
+
+
+@attrs.frozen
+class _Loaded:
+    """What exists between load and close."""
+
+    ops: Ops
+    model: CausalLM
+    kv: KVTensors
+    num_blocks: int
+    block_size: int
+    vocab_size: int
+    sampler: Sampler
+    table: SequenceTable
+    grammars: GrammarCompiler | None
+
+
+class ModelRunner:
+    """Computes batches of one model on one device.
+
+    Args:
+        config: The engine's configuration.
+        facts: The model.
+        load: Makes the model; tests bring their own.
+    """
+
+    def __init__(
+        self, config: EngineConfig, facts: ModelFacts, *, load: LoadModel = load_model
+    ) -> None:
+        self._config = config
+        self._facts = facts
+        self._load_model = load
+        self._loaded: _Loaded | None = None
+        self._in_flight: deque[_PendingStep] = deque()
+
+    def load(self, progress: Progress, num_blocks: int | None = None) -> RunnerInfo:
+        """See `RunnerBackend.load`."""
+        config = self._config
+        device = devices.choose_device(config.runner.device)
+        dtype = devices.choose_dtype(config.model.dtype, device, config.runner)
+        kv_tensors.check_kv_dtype(config.cache, dtype)
+        threads = devices.choose_threads(device, dtype, config.runner)
+        ops = devices.choose_ops(config, device, dtype, threads)
+        processors = load_logits_processors(config.runner.logits_processors)
+        with torch.inference_mode():
+            progress(f"loading {self._facts.name}")
+            model = self._load_model(self._facts, ops, config.model, progress)
+            wanted = self._wanted_model_len(model)
+            layout = kv_tensors.layout_of(model.attention, wanted)
+            block_size = config.cache.block_size
+            block_bytes = kv_tensors.block_bytes(layout, model.attention, ops, block_size)
+            if num_blocks is None:
+                num_blocks = kv_tensors.blocks_in_budget(
+                    config.cache,
+                    len(layout.groups),
+                    block_bytes,
+                    devices.free_memory_bytes(device),
+                )
+            plan = plan_kv_cache(
+                layout,
+                num_blocks=num_blocks,
+                block_size=block_size,
+                max_model_len=wanted,
+                max_num_seqs=config.scheduler.max_num_seqs,
+                max_step_tokens=config.scheduler.max_num_batched_tokens,
+            )
+            progress(f"allocating a KV cache of {plan.num_blocks * block_bytes >> 20} MiB")
+            kv = kv_tensors.allocate(layout, model.attention, ops, plan.num_blocks, block_size)
+            progress("preparing grammars")
+            grammars = self._load_grammars()
+            vocab_size = min(self._facts.vocab_size, model.vocab_size)
+            self._loaded = _Loaded(
+                ops=ops,
+                model=model,
+                kv=kv,
+                num_blocks=plan.num_blocks,
+                block_size=block_size,
+                vocab_size=vocab_size,
+                sampler=Sampler(ops, vocab_size, processors),
+                table=SequenceTable(len(layout.groups)),
+                grammars=grammars,
+            )
+        progress("warming up")
+        self._warm_up(plan)
+        info = RunnerInfo(
+            num_blocks=plan.num_blocks,
+            block_size=block_size,
+            groups=layout.groups,
+            block_bytes=block_bytes,
+            max_model_len=plan.max_model_len,
+            vocab_size=vocab_size,
+            steps_in_flight=STEPS_IN_FLIGHT,
+            batch_invariant=model.batch_invariant,
+            device=str(device),
+            dtype=str(dtype).removeprefix("torch."),
+            threads=threads,
+        )
+        return attrs.evolve(info, description=self._describe(info, model, ops, wanted))
+
+    def launch(self, batch: ScheduledBatch) -> None:
+        """See `RunnerBackend.launch`."""
+        assert len(self._in_flight) < STEPS_IN_FLIGHT, "launched more steps than are in flight"
+        started_s = time.perf_counter()
+        with torch.inference_mode():
+            self._in_flight.append(self._launch(batch, started_s))
+
+    def collect(self) -> BatchResult:
+        """See `RunnerBackend.collect`."""
+        step = self._in_flight.popleft()
+        loaded = self._require()
+        rows = SampledRows([], [], [], [])
+        if step.sample is not None:
+            rows = loaded.sampler.collect(step.sample)
+        errors = list(step.errors)
+        errors += [_row_error(s, RequestFailed.code, text) for s, text in rows.errors]
+        for sequence, token_id in zip(rows.sequences, rows.token_ids, strict=True):
+            self._append(sequence, token_id)
+        return BatchResult(
+            incarnation=step.batch.incarnation,
+            step=step.batch.step,
+            sequence_ids=[s.state.sequence_id for s in rows.sequences],
+            token_ids=rows.token_ids,
+            logprobs=rows.logprobs,
+            prompt_logprobs=step.prompt_logprobs,
+            errors=errors,
+            elapsed_s=time.perf_counter() - step.started_s,
+        )
+
+    def close(self) -> None:
+        """See `RunnerBackend.close`."""
+        if self._loaded is None:
+            return
+        device = self._loaded.ops.device
+        self._loaded = None
+        self._in_flight.clear()
+        gc.collect()  # modules and their hooks refer to each other in circles
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def check_integrity(self) -> None:
+        """Assert the invariants of what is kept between steps."""
+        self._require().table.check_integrity()
+
+    def _require(self) -> _Loaded:
+        assert self._loaded is not None, "the runner is not loaded, or closed"
+        return self._loaded
+
+    def _launch(self, batch: ScheduledBatch, started_s: float) -> _PendingStep:
+        """One step up to the tokens."""
+        loaded = self._require()
+        for sequence_id in batch.ended:
+            loaded.table.remove(sequence_id)
+        for state in batch.new:
+            self._add(state)
+        for scheduled in batch.scheduled:
+            loaded.table.append_blocks(scheduled)
+        if not batch.scheduled:
+            return _PendingStep(batch, started_s, None, [], [])
+        packed = build_input_batch(
+            batch.scheduled,
+            loaded.table,
+            loaded.block_size,
+            loaded.num_blocks,
+            loaded.ops.device,
+        )
+        hidden = loaded.model.forward(packed.token_ids, loaded.kv.layers(packed.attention))
+        scores = score_prompts(
+            hidden,
+            packed,
+            batch.scheduled,
+            loaded.table,
+            loaded.model,
+            loaded.ops,
+            loaded.vocab_size,
+        )
+        errors = [
+            _row_error(s, s.failure.code, s.failure.message)
+            for s in packed.sequences
+            if s.failure is not None
+        ]
+        sample = self._launch_sample(hidden, packed, batch.scheduled)
+        return _PendingStep(batch, started_s, sample, scores, errors)
+
+    def _launch_sample(
+        self, hidden: Tensor, packed: InputBatch, scheduled: list[ScheduledSequence]
+    ) -> PendingSample | None:
+        """Logits and tokens of the rows that sample; None if there are none."""
+        loaded = self._require()
+        chosen = [
+            i
+            for i, (sequence, step) in enumerate(zip(packed.sequences, scheduled, strict=True))
+            if step.samples and sequence.failure is None
+        ]
+        if not chosen:
+            return None
+        for i in chosen:
+            end = scheduled[i].num_computed_tokens + scheduled[i].num_new_tokens
+            assert end == packed.sequences[i].num_tokens, scheduled[i]
+        if len(chosen) < len(hidden):
+            rows = packed.last_rows[np.array(chosen, np.int64)]
+            hidden = hidden[torch.from_numpy(rows).to(hidden.device)]
+        logits = loaded.model.logits(hidden)
+        return loaded.sampler.launch(logits, [packed.sequences[i] for i in chosen], loaded.table)
+
+    def _add(self, state: SequenceState) -> None:
+        """Take a sequence. One that cannot be run is kept, harmless, and failed by name."""
+        loaded = self._require()
+        try:
+            check_ids(state, loaded.vocab_size, loaded.model.vocab_size)
+        except InvalidRequest as error:
+            harmless = attrs.evolve(
+                state, token_ids=[0] * len(state.token_ids), sampling=SamplingParams(seed=0)
+            )
+            loaded.table.add(harmless).failure = error
+            return
+        sequence = loaded.table.add(state)
+        structured = state.sampling.structured_outputs
+        if structured is None:
+            return
+        if loaded.grammars is None:
+            sequence.failure = RequestFailed(
+                "this model has no tokenizer.json that structured outputs could use"
+            )
+            return
+        try:
+            output = state.token_ids[state.num_prompt_tokens :]
+            sequence.matcher = loaded.grammars.matcher(structured, output)
+        except (InvalidRequest, RequestFailed) as error:
+            sequence.failure = error
+
+    def _append(self, sequence: RunningSequence, token_id: int) -> None:
+        """Append a sampled token to its sequence."""
+        self._require().table.append_token(sequence, token_id)
+        if sequence.matcher is not None:
+            try:
+                sequence.matcher.accept([token_id])
+            except RequestFailed as error:
+                # The token was allowed, so the output is right so far; what follows fails.
+                sequence.failure = error
+
+    def _wanted_model_len(self, model: CausalLM) -> int:
+        """The context that is asked for, before memory is looked at.
+
+        Raises:
+            ConfigError: The model has no such positions.
+        """
+        longest = min(self._facts.context_len, model.max_position)
+        asked = self._config.model.max_model_len
+        if asked is not None and asked > longest:
+            raise ConfigError(
+                f"max_model_len is {asked}, and {self._facts.name} was made for contexts of at "
+                f"most {longest} tokens",
+                param="max_model_len",
+            )
+        return asked or longest
+
+    def _load_grammars(self) -> GrammarCompiler | None:
+        """The compiler of grammars; None (and each request that needs it fails) without one."""
+        facts = self._facts
+        try:
+            return GrammarCompiler.from_directory(
+                facts.directory, facts.vocab_size, facts.eos_token_ids
+            )
+        except ValueError as error:
+            log.warning("structured outputs are off: cannot read tokenizer.json: %s", error)
+            return None
+
+    def _warm_up(self, plan: KVPlan) -> None:
+        """Run a prefill and a decode, so that the first request does not pay for what is lazy."""
+        num_groups = len(self._require().kv.layout.groups)
+        for batch in warm_up_batches(plan, num_groups, self._config):
+            self.launch(batch)
+            result = self.collect()
+            if result.errors:
+                raise ConfigError(f"the model does not compute: {result.errors[0].message}")
+
+    def _describe(self, info: RunnerInfo, model: CausalLM, ops: Ops, wanted: int) -> str:
+        """One line for people; a shortened context is also a warning in the log."""
+        size = info.num_blocks * info.block_bytes >> 20
+        text = (
+            f"{model.description}, {ops.name} kernels, {info.dtype} on {info.device}, "
+            f"{info.threads} threads, KV cache of {info.num_blocks} blocks ({size} MiB), "
+            f"contexts up to {info.max_model_len} tokens"
+        )
+        if info.max_model_len < wanted:
+            reason = (
+                f"max_model_len was lowered from {wanted} to {info.max_model_len}: longer contexts "
+                f"do not fit the KV cache of {size} MiB"
+            )
+            log.warning(reason)
+            text = f"{text}; {reason}"
+        return text
+
+
+def _row_error(sequence: RunningSequence, code: str, message: str) -> RowError:
+    return RowError(sequence.state.sequence_id, code, message)

@@ -1,0 +1,258 @@
+"""Logits -> one token per row, with log-probabilities.
+
+Log-probabilities are those of the raw logits (as OpenAI and vLLM report them); then
+`logits_processors.py` edits and bans; then `Ops.sample` draws: temperature, top-k, top-p, min-p,
+exactly. The uniform number of a row comes from `keyed_random`, so nothing here has state.
+
+`launch` queues work on a device, `collect` waits for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triolet.errors import RequestFailed
+from triolet.output import LOGPROB_FLOOR, TokenLogprobs
+from triolet.runner.input_batch import to_device
+from triolet.runner.keyed_random import uniform
+from triolet.runner.logits_processors import (
+    LogitsProcessor,
+    add_bias_and_penalties,
+    apply_grammar,
+    ban_tokens,
+    run_processor,
+)
+from triolet.runner.sequence_table import RunningSequence, SequenceTable
+from triolet_kernels.ops import Ops, SamplingBatch
+
+TopLogprobs = tuple[Tensor, Tensor, Tensor, Tensor]
+"""What `Ops.top_logprobs` returns."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PendingSample:
+    """Tokens that a device may still be drawing.
+
+    Attributes:
+        sequences: The sequence of each row.
+        tokens: int64 [R].
+        chosen: float32 [R], logit of each token after all edits.
+        errors: Row to what went wrong with it; its token means nothing.
+        logprob_rows: Rows that want log-probabilities.
+        logprobs: Of these rows, at their tokens and at the most likely ones.
+    """
+
+    sequences: list[RunningSequence]
+    tokens: Tensor
+    chosen: Tensor
+    errors: dict[int, str]
+    logprob_rows: list[int]
+    logprobs: TopLogprobs | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampledRows:
+    """Tokens of the rows that could be sampled, in order, and the others' faults."""
+
+    sequences: list[RunningSequence]
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs | None]
+    errors: list[tuple[RunningSequence, str]]
+
+
+class Sampler:
+    """Draws tokens.
+
+    Args:
+        ops: The kernels.
+        vocab_size: Ids below this may be sampled; the head may have more rows.
+        processors: The registered logits processors.
+    """
+
+    def __init__(
+        self, ops: Ops, vocab_size: int, processors: Mapping[str, LogitsProcessor]
+    ) -> None:
+        self._ops = ops
+        self._vocab_size = vocab_size
+        self._processors = processors
+
+    def launch(
+        self, logits: Tensor, sequences: list[RunningSequence], table: SequenceTable
+    ) -> PendingSample:
+        """Edit the logits in place and start drawing.
+
+        Args:
+            logits: float32 [R, V], contiguous; row i belongs to `sequences[i]`.
+            sequences: At least one.
+            table: Holds the sampling parameters.
+        """
+        assert logits.shape[0] == len(sequences) > 0, logits.shape
+        assert logits.dtype == torch.float32, logits.dtype
+        mask_padding(logits, self._vocab_size)
+        wanting = [i for i, s in enumerate(sequences) if s.state.sampling.logprobs is not None]
+        raw = logits[wanting] if wanting else None
+        errors = self._edit(logits, sequences, table)
+        batch = self._batch(sequences, table)
+        self._drop_unsound_rows(logits, errors, all_greedy=batch.all_greedy)
+        tokens = self._ops.sample(logits, batch)
+        logprobs = None
+        if raw is not None:
+            k = max(sequences[i].state.sampling.logprobs or 0 for i in wanting)
+            logprobs = self._ops.top_logprobs(raw, tokens[wanting], min(k, self._vocab_size))
+        return PendingSample(
+            sequences=sequences,
+            tokens=tokens,
+            chosen=logits.gather(1, tokens.unsqueeze(1)).squeeze(1),
+            errors=errors,
+            logprob_rows=wanting,
+            logprobs=logprobs,
+        )
+
+    def collect(self, pending: PendingSample) -> SampledRows:
+        """Wait for the tokens. Rows whose logits were not numbers become errors."""
+        tokens = pending.tokens.tolist()
+        errors = dict(pending.errors)
+        for row, logit in enumerate(pending.chosen.tolist()):
+            if not math.isfinite(logit) and row not in errors:
+                errors[row] = f"the model's logits are not numbers ({logit})"
+        rows = [row for row in range(len(tokens)) if row not in errors]
+        logprobs: dict[int, TokenLogprobs] = {}
+        if pending.logprobs is not None:
+            sampling = [pending.sequences[row].state.sampling for row in pending.logprob_rows]
+            entries = token_logprobs(
+                pending.tokens[pending.logprob_rows].tolist(),
+                pending.logprobs,
+                [parameters.logprobs or 0 for parameters in sampling],
+            )
+            logprobs = dict(zip(pending.logprob_rows, entries, strict=True))
+        return SampledRows(
+            sequences=[pending.sequences[row] for row in rows],
+            token_ids=[tokens[row] for row in rows],
+            logprobs=[logprobs.get(row) for row in rows],
+            errors=[(pending.sequences[row], errors[row]) for row in sorted(errors)],
+        )
+
+    def _edit(
+        self, logits: Tensor, sequences: list[RunningSequence], table: SequenceTable
+    ) -> dict[int, str]:
+        """Edit the rows that ask for it.
+
+        Returns:
+            Rows that failed and why.
+        """
+        errors: dict[int, str] = {}
+        edited = [(row, s.edits) for row, s in enumerate(sequences) if s.edits is not None]
+        add_bias_and_penalties(logits, edited)
+        for row, edits in edited:
+            if edits.sampling.logits_processors:
+                try:
+                    self._process(logits[row, : self._vocab_size], sequences[row], table)
+                except RequestFailed as error:
+                    errors[row] = error.message
+        banned = ban_tokens(logits, edited)
+        for row, sequence in enumerate(sequences):
+            if sequence.matcher is not None:
+                banned.append(row)
+                try:
+                    apply_grammar(logits[row], sequence.matcher)
+                except RequestFailed as error:
+                    errors[row] = error.message
+        for row in banned:
+            if row not in errors and float(logits[row].max()) == -math.inf:
+                errors[row] = (
+                    "no token is left to sample: grammar, allowed_token_ids, bad_words, "
+                    "min_tokens and logits processors together exclude every one"
+                )
+        return errors
+
+    def _drop_unsound_rows(
+        self, logits: Tensor, errors: dict[int, str], *, all_greedy: bool
+    ) -> None:
+        """Find rows that cannot be drawn from, and make every failed row harmless.
+
+        A kernel may raise on a row without a finite logit, and that would take all others
+        down. Greedy rows need no pass of their own: `collect` looks at the logit they chose.
+        """
+        if not all_greedy:
+            best = logits.amax(1)
+            if not bool(torch.isfinite(best).all()):
+                for row, logit in enumerate(best.tolist()):
+                    if not math.isfinite(logit):
+                        errors.setdefault(row, f"the model's logits are not numbers ({logit})")
+        for row in errors:
+            logits[row, : self._vocab_size] = 0.0
+
+    def _process(self, row: Tensor, sequence: RunningSequence, table: SequenceTable) -> None:
+        """Run the registered processors of one row, in place."""
+        tokens = table.token_ids(sequence)
+        start = sequence.state.num_prompt_tokens
+        prompt, output = tokens[:start], tokens[start:]
+        for name in sequence.state.sampling.logits_processors:
+            processor = self._processors.get(name)
+            if processor is None:
+                raise RequestFailed(f"logits processor {name!r} is not registered")
+            row.copy_(run_processor(name, processor, list(prompt), list(output), row))
+
+    def _batch(self, sequences: list[RunningSequence], table: SequenceTable) -> SamplingBatch:
+        """The parameters of the rows, as the kernel wants them."""
+        device = self._ops.device
+        rows = np.array([s.row for s in sequences], np.int64)
+        temperature = table.temperature[rows]
+        numbers = np.zeros(len(rows), np.float64)
+        for i in np.flatnonzero(temperature).tolist():
+            numbers[i] = uniform(sequences[i].random_key, sequences[i].num_tokens)
+        return SamplingBatch(
+            temperature=to_device(temperature, device),
+            top_k=to_device(table.top_k[rows], device),
+            top_p=to_device(table.top_p[rows], device),
+            min_p=to_device(table.min_p[rows], device),
+            uniform=to_device(numbers, device),
+            all_greedy=not temperature.any(),
+        )
+
+
+def mask_padding(logits: Tensor, vocab_size: int) -> None:
+    """Rows of the head beyond the vocabulary are no tokens: they get no probability, in place.
+
+    Args:
+        logits: float32 [R, V], V >= vocab_size.
+        vocab_size: Ids below this are tokens.
+    """
+    if logits.shape[1] > vocab_size:
+        logits[:, vocab_size:] = -math.inf
+
+
+def token_logprobs(
+    token_ids: Sequence[int], top: TopLogprobs, counts: Sequence[int]
+) -> list[TokenLogprobs]:
+    """Log-probabilities as callers get them, free of infinities.
+
+    Args:
+        token_ids: The token of each row.
+        top: From `Ops.top_logprobs` for these tokens.
+        counts: How many of the most likely tokens each row wants.
+    """
+    logprob, rank, ids, logprobs = (tensor.tolist() for tensor in top)
+    return [
+        TokenLogprobs(
+            token_id=token_id,
+            logprob=_finite(logprob[row]),
+            rank=rank[row],
+            top=tuple(
+                (token, _finite(value))
+                for token, value in zip(ids[row][:count], logprobs[row][:count], strict=True)
+            ),
+        )
+        for row, (token_id, count) in enumerate(zip(token_ids, counts, strict=True))
+    ]
+
+
+def _finite(logprob: float) -> float:
+    """The number, or the floor for -inf (and NaN: a row of broken logits is an error anyway)."""
+    return max(LOGPROB_FLOOR, logprob)
