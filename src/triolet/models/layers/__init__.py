@@ -1,1 +1,0 @@
-"""The layers the decoder is made of."""
