@@ -5,7 +5,7 @@ Runs in a process of its own (see `helper`): it is the only part of this room th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ def convert(request: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
     report("loading torch")
     import torch
     import transformers
+    from safetensors import SafetensorError
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)  # unpacking is numpy's; torch only copies
@@ -45,32 +46,38 @@ def convert(request: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
             dtype=torch.bfloat16,
             quantization_config=transformers.GgufConfig(dequantize=True),
         )
-    except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError(f"cannot convert {source.name}: {reason}", param="model") from error
+    except Exception as error:  # whatever a foreign reader makes of a foreign file
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise ConfigError(
+            f"cannot convert {source.name}, it is broken or of an unknown kind ({reason})",
+            param="model",
+        ) from error
     report("writing safetensors")
     _complete_config(model, source)
     model.generation_config.update(**request["generation"])  # type: ignore[no-untyped-call]
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    try:
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"cannot write {target}: {error}; set TRIOLET_CACHE to a directory with room",
+            param="model",
+        ) from error
     for path in target.iterdir():
         path.chmod(0o644)  # safetensors writes 0600: a shared cache could not be read
     return {"parameters": model.num_parameters()}
 
 
 def _report_unpacking(report: Report) -> None:
-    """Turn the bar that transformers shows on stderr into progress texts."""
-    from tqdm import tqdm
+    """Take the place of the bar that transformers draws while it unpacks tensor by tensor."""
     from transformers import modeling_gguf_pytorch_utils
 
-    class ReportingBar(tqdm):  # type: ignore[misc]  # tqdm has no types
-        def __iter__(self) -> Iterator[object]:
-            for item in self.iterable:
-                yield item
-                if self.update():
-                    report(f"unpacking the weights {int(100 * self.n / self.total)}%")
+    def bar(tensors: Sequence[object], **_: object) -> Iterator[object]:
+        for done, tensor in enumerate(tensors):
+            report(f"unpacking the weights {100 * done // len(tensors)}%")
+            yield tensor
 
-    modeling_gguf_pytorch_utils.__dict__["tqdm"] = ReportingBar
+    modeling_gguf_pytorch_utils.__dict__["tqdm"] = bar
 
 
 def _complete_config(model: PreTrainedModel, source: Path) -> None:

@@ -135,7 +135,10 @@ def helper_main(work: Work) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Wait for the end of stdin, which is the end of the parent."""
-    while sys.stdin.buffer.read(4096):
+    """Wait for the end of stdin, which is the end of the parent.
+
+    `sys.stdin` itself would do, but a thread that holds its lock aborts the interpreter's exit.
+    """
+    while os.read(0, 4096):
         pass
     os._exit(1)

@@ -31,6 +31,8 @@ def resolve(model: ModelConfig, progress: Progress = silent) -> ModelFacts:
         ConfigError: There is no such model, or it is broken or of a kind that is not served.
     """
     name = model.model
+    if not name:
+        raise ConfigError("model must not be empty", param="model")
     path = Path(name).expanduser()
     if model.revision is not None and (path.exists() or name in DEMOS or is_tiny_random(name)):
         raise ConfigError(

@@ -97,14 +97,12 @@ def _check_safetensors(path: Path) -> None:
         except orjson.JSONDecodeError as error:
             raise _broken(path, "its header is not JSON") from error
     try:
-        end = max(
-            (entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"),
-            default=0,
-        )
+        ends = [e["data_offsets"][1] for name, e in header.items() if name != "__metadata__"]
+        promised = 8 + length + max(ends, default=0)
     except (AttributeError, KeyError, IndexError, TypeError) as error:
         raise _broken(path, "its header is not that of a safetensors file") from error
-    if 8 + length + end != size:
-        raise _broken(path, f"it has {size} bytes where {8 + length + end} are promised")
+    if promised != size:
+        raise _broken(path, f"it has {size} bytes where {promised} are promised")
 
 
 def _broken(path: Path, why: str) -> ConfigError:
