@@ -21,7 +21,10 @@ GATES: dict[str, Callable[[str], bool]] = {
     "torch": lambda m: (
         m == "triolet.model_source.convert_gguf"  # only ever runs in a process of its own
         or arch.room(m) in ("models", "triolet_kernels")
-        or (arch.room(m) == "runner" and not m.endswith((".actor", ".backend", "transport", ".worker", ".wire")))
+        or (
+            arch.room(m) == "runner"
+            and not m.endswith((".actor", ".backend", "transport", ".worker", ".wire"))
+        )
     ),
     "triton": lambda m: arch.room(m) == "triolet_kernels",
     "transformers": lambda m: m.startswith(

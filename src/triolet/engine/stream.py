@@ -12,6 +12,7 @@ from typing import Self
 import trio
 
 from triolet.dispatcher.backpressure import merge
+from triolet.engine.life import RequestLife
 from triolet.errors import InternalError
 from triolet.output import OutputDelta, Sink, TokenLogprobs, Usage
 from triolet.request import FinishReason, RequestId
@@ -29,11 +30,13 @@ class RequestStream:
         request_id: RequestId,
         prompt_token_ids: tuple[int, ...],
         sampling: SamplingParams,
+        life: RequestLife,
         sink: Sink | None,
     ) -> None:
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids
         self.sampling = sampling
+        self._life = life
         self._sink = sink
         self._pending: dict[int, OutputDelta] = {}
         self._usage: Usage | None = None
@@ -117,11 +120,13 @@ class RequestStream:
     def start(self, cached_tokens: int) -> None:
         """See `Sink`."""
         self._cached_tokens = cached_tokens
+        self._life.started(cached_tokens)
         if self._sink is not None:
             self._sink.start(cached_tokens)
 
     def put(self, delta: OutputDelta) -> None:
         """See `Sink`."""
+        self._life.delivered(delta)
         self._completion_tokens += len(delta.token_ids)
         if delta.finish_reason is not None:
             self.finish_reasons[delta.index] = delta.finish_reason
@@ -143,6 +148,7 @@ class RequestStream:
     def finish(self, usage: Usage) -> None:
         """See `Sink`."""
         self._usage = usage
+        self._life.finished(usage)
         if self._sink is not None:
             self._sink.finish(usage)
         self._wake()
@@ -150,6 +156,7 @@ class RequestStream:
     def fail(self, error: Exception) -> None:
         """See `Sink`."""
         self._error = error
+        self._life.failed(error)
         if self._sink is not None:
             self._sink.fail(error)
         self._wake()

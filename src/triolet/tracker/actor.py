@@ -46,7 +46,7 @@ class RequestTracker:
         scheduler: Outlet[Admit],
         registry: Registry,
         admission: Admission,
-        conclude: Callable[[RequestId, FinishReason], None],
+        conclude: Callable[[RequestId, FinishReason], object],
         faults: FaultPoints,
     ) -> None:
         self.inbox = inbox

@@ -1,0 +1,191 @@
+"""The Scheduler actor: drain the inbox, drain the end marks, decide, send.
+
+The order matters and is the heart of G1: everything the inbox holds is applied first, then
+the end marks are taken up, and a step is decided in the same synchronous stretch. So no step
+contains a request whose scope was left before the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+import attrs
+import trio
+
+from triolet.actor.channel import Channel, ChannelStatistics, Outlet
+from triolet.actor.end_marks import EndMarks
+from triolet.actor.faultpoint import FaultPoints
+from triolet.messages.dispatcher_to_scheduler import SinkFailed, StopMatched
+from triolet.messages.runner_to_scheduler import (
+    BatchResult,
+    RunnerFailed,
+    RunnerInfo,
+    RunnerReady,
+)
+from triolet.messages.scheduler_to_dispatcher import SchedulerFact, StepFacts
+from triolet.messages.scheduler_to_runner import ScheduledBatch
+from triolet.messages.tracker_to_scheduler import Admit
+from triolet.scheduler.scheduler import Scheduler, SchedulerStatistics
+
+Message = Admit | StopMatched | SinkFailed | BatchResult | RunnerReady | RunnerFailed
+
+
+@attrs.frozen
+class StepLoopStatistics:
+    """A moment in the life of the step loop.
+
+    Attributes:
+        inbox: Its channel.
+        runner_ready: Whether batches can be sent.
+        steps_in_flight: Batches sent and not answered.
+        steps: Steps finished.
+        last_step_time: When the last one ended, on trio's clock.
+        busy_since: Since when there has been work without a finished step.
+        scheduler: What it decides on.
+    """
+
+    inbox: ChannelStatistics
+    runner_ready: bool
+    steps_in_flight: int
+    steps: int
+    last_step_time: float | None
+    busy_since: float | None
+    scheduler: SchedulerStatistics | None
+
+
+class StepLoop:
+    """Drives the scheduler: one turn per wake-up.
+
+    Args:
+        inbox: From tracker, dispatcher and runner.
+        runner: The runner's inbox; the credit is a step in flight.
+        dispatcher: The dispatcher's inbox.
+        marks: Requests whose scope was left.
+        make_scheduler: Called once, when the runner is ready for the first time.
+        faults: Fault points.
+    """
+
+    def __init__(
+        self,
+        inbox: Channel[Message],
+        runner: Outlet[ScheduledBatch],
+        dispatcher: Outlet[StepFacts],
+        marks: EndMarks,
+        make_scheduler: Callable[[RunnerInfo], Scheduler],
+        faults: FaultPoints,
+    ) -> None:
+        self.inbox = inbox
+        self._runner = runner
+        self._dispatcher = dispatcher
+        self._marks = marks
+        self._make_scheduler = make_scheduler
+        self._faults = faults
+        self._scheduler: Scheduler | None = None
+        self._ready: trio.Event = trio.Event()
+        self._runner_ready = False
+        self._incarnation = 0
+        self._steps_in_flight_max = 0
+        self._steps_in_flight = 0
+        self._steps = 0
+        self._last_step_time: float | None = None
+        self._busy_since: float | None = None
+
+    async def wait_ready(self) -> Scheduler:
+        """Wait until the runner was ready for the first time. A checkpoint."""
+        await self._ready.wait()
+        assert self._scheduler is not None
+        return self._scheduler
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        while True:
+            facts: list[SchedulerFact] = []
+            for message in await self.inbox.receive_all():
+                self._apply(message, facts)
+            self._decide(facts)
+            if facts:
+                self._dispatcher.send_nowait(StepFacts(facts))
+
+    def statistics(self) -> StepLoopStatistics:
+        """A moment in its life."""
+        return StepLoopStatistics(
+            inbox=self.inbox.statistics(),
+            runner_ready=self._runner_ready,
+            steps_in_flight=self._steps_in_flight,
+            steps=self._steps,
+            last_step_time=self._last_step_time,
+            busy_since=self._busy_since,
+            scheduler=None if self._scheduler is None else self._scheduler.statistics(),
+        )
+
+    def _apply(self, message: Message, facts: list[SchedulerFact]) -> None:
+        if isinstance(message, RunnerReady):
+            self._runner_is_ready(message)
+            return
+        scheduler = self._scheduler
+        assert scheduler is not None, "nothing is admitted before the runner is ready"
+        now = trio.current_time()
+        match message:
+            case Admit(request):
+                scheduler.add(request, now)
+            case StopMatched(request_id, index, num_output_tokens):
+                scheduler.stop_matched(request_id, index, num_output_tokens)
+            case SinkFailed(request_id):
+                scheduler.end(request_id)
+            case BatchResult():
+                self._take_result(scheduler, message, now, facts)
+            case RunnerFailed(incarnation):
+                if incarnation == self._incarnation:
+                    self._runner_ready = False
+                    self._steps_in_flight = 0
+                    scheduler.runner_lost(now)
+            case _:
+                assert_never(message)
+
+    def _runner_is_ready(self, ready: RunnerReady) -> None:
+        self._incarnation = ready.incarnation
+        self._steps_in_flight_max = ready.info.steps_in_flight
+        self._steps_in_flight = 0
+        self._runner_ready = True
+        if self._scheduler is None:
+            self._scheduler = self._make_scheduler(ready.info)
+        self._scheduler.runner_restored(ready.info, ready.incarnation)
+        self._ready.set()
+
+    def _take_result(
+        self, scheduler: Scheduler, result: BatchResult, now: float, facts: list[SchedulerFact]
+    ) -> None:
+        if result.incarnation == self._incarnation:
+            self._steps_in_flight -= 1
+            self._steps += 1
+            self._last_step_time = now
+            self._busy_since = now
+        self._faults.hit("scheduler.before_update")
+        # A scope left since the step was sent: its rows are void (and counted as dropped).
+        self._end_marked(scheduler)
+        facts.extend(scheduler.update(result, now))
+
+    def _end_marked(self, scheduler: Scheduler) -> None:
+        for request_id in self._marks.drain():
+            scheduler.end(request_id)
+
+    def _decide(self, facts: list[SchedulerFact]) -> None:
+        """Send as many steps as the runner takes now."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            return
+        self._faults.hit("scheduler.before_schedule")
+        self._end_marked(scheduler)
+        while self._runner_ready and self._steps_in_flight < self._steps_in_flight_max:
+            batch = scheduler.schedule(trio.current_time())
+            facts.extend(scheduler.take_facts())
+            if batch is None:
+                break
+            self._steps_in_flight += 1
+            self._runner.send_nowait(batch)
+            self._faults.hit("scheduler.after_send")
+        if not scheduler.has_work:
+            self._busy_since = None
+        elif self._busy_since is None:
+            self._busy_since = trio.current_time()
