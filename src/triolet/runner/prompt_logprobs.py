@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from triolet.errors import RequestFailed
 from triolet.messages.runner_to_scheduler import PromptLogprobs
 from triolet.messages.scheduler_to_runner import ScheduledSequence
 from triolet.models.causal_lm import CausalLM
 from triolet.output import TokenLogprobs
 from triolet.runner.input_batch import InputBatch, to_device
-from triolet.runner.sampler import mask_padding, token_logprobs
+from triolet.runner.sampler import mask_padding, token_logprobs, zero_unsound_rows
 from triolet.runner.sequence_table import SequenceTable
 from triolet_kernels.ops import Ops
 
@@ -44,7 +45,8 @@ def score_prompts(
 
     Returns:
         One entry per sequence that asked for them and has such rows. Nothing is kept, so a
-        prompt that is computed again is scored again.
+        prompt that is computed again is scored again. A sequence whose logits are not numbers
+        has its `failure` set instead.
     """
     scores: list[PromptLogprobs] = []
     first_row = 0
@@ -55,8 +57,12 @@ def score_prompts(
         if count is not None and sequence.failure is None and start < end:
             rows = hidden[first_row : first_row + end - start]
             tokens = table.tokens[sequence.row, start:end].astype(np.int64)
-            entries = _score(rows, tokens, min(count, vocab_size), model, ops, vocab_size)
-            scores.append(PromptLogprobs(step.sequence_id, start, entries))
+            try:
+                entries = _score(rows, tokens, min(count, vocab_size), model, ops, vocab_size)
+            except RequestFailed as error:
+                sequence.failure = error
+            else:
+                scores.append(PromptLogprobs(step.sequence_id, start, entries))
         first_row += step.num_new_tokens
     return scores
 
@@ -69,13 +75,19 @@ def _score(
     ops: Ops,
     vocab_size: int,
 ) -> list[TokenLogprobs]:
-    """Score tokens [N], each from the row of hidden states [N, H] before it."""
+    """Score tokens [N], each from the row of hidden states [N, H] before it.
+
+    Raises:
+        RequestFailed: The logits are not numbers.
+    """
     size = max(1, LOGITS_BYTES_MAX // (4 * model.vocab_size))
     entries: list[TokenLogprobs] = []
     for start in range(0, len(tokens), size):
         targets = tokens[start : start + size]
         logits = model.logits(hidden[start : start + size])
         mask_padding(logits, vocab_size)
+        if zero_unsound_rows(logits):
+            raise RequestFailed("the model's logits are not numbers")
         top = ops.top_logprobs(logits, to_device(targets, ops.device), count)
         entries += token_logprobs(targets.tolist(), top, [count] * len(targets))
     return entries

@@ -31,6 +31,8 @@ from triolet.runner.logits_processors import (
 from triolet.runner.sequence_table import RunningSequence, SequenceTable
 from triolet_kernels.ops import Ops, SamplingBatch
 
+_UNSOUND = "the model's logits are not numbers"
+
 TopLogprobs = tuple[Tensor, Tensor, Tensor, Tensor]
 """What `Ops.top_logprobs` returns."""
 
@@ -99,10 +101,14 @@ class Sampler:
         raw = logits[wanting] if wanting else None
         errors = self._edit(logits, sequences, table)
         batch = self._batch(sequences, table)
-        self._drop_unsound_rows(logits, errors, all_greedy=batch.all_greedy)
+        # A kernel may raise on a row without a best logit, which would take all others down.
+        # Greedy rows need no pass of their own: `collect` looks at the logit they chose.
+        if not batch.all_greedy:
+            errors.update(dict.fromkeys(zero_unsound_rows(logits), _UNSOUND) | errors)
         tokens = self._ops.sample(logits, batch)
         logprobs = None
         if raw is not None:
+            zero_unsound_rows(raw)
             k = max(sequences[i].state.sampling.logprobs or 0 for i in wanting)
             logprobs = self._ops.top_logprobs(raw, tokens[wanting], min(k, self._vocab_size))
         return PendingSample(
@@ -120,7 +126,7 @@ class Sampler:
         errors = dict(pending.errors)
         for row, logit in enumerate(pending.chosen.tolist()):
             if not math.isfinite(logit) and row not in errors:
-                errors[row] = f"the model's logits are not numbers ({logit})"
+                errors[row] = _UNSOUND
         rows = [row for row in range(len(tokens)) if row not in errors]
         logprobs: dict[int, TokenLogprobs] = {}
         if pending.logprobs is not None:
@@ -171,23 +177,6 @@ class Sampler:
                 )
         return errors
 
-    def _drop_unsound_rows(
-        self, logits: Tensor, errors: dict[int, str], *, all_greedy: bool
-    ) -> None:
-        """Find rows that cannot be drawn from, and make every failed row harmless.
-
-        A kernel may raise on a row without a finite logit, and that would take all others
-        down. Greedy rows need no pass of their own: `collect` looks at the logit they chose.
-        """
-        if not all_greedy:
-            best = logits.amax(1)
-            if not bool(torch.isfinite(best).all()):
-                for row, logit in enumerate(best.tolist()):
-                    if not math.isfinite(logit):
-                        errors.setdefault(row, f"the model's logits are not numbers ({logit})")
-        for row in errors:
-            logits[row, : self._vocab_size] = 0.0
-
     def _process(self, row: Tensor, sequence: RunningSequence, table: SequenceTable) -> None:
         """Run the registered processors of one row, in place."""
         tokens = table.token_ids(sequence)
@@ -226,6 +215,16 @@ def mask_padding(logits: Tensor, vocab_size: int) -> None:
     """
     if logits.shape[1] > vocab_size:
         logits[:, vocab_size:] = -math.inf
+
+
+def zero_unsound_rows(logits: Tensor) -> list[int]:
+    """Rows [R, V] whose best logit is NaN or infinite; they are set to 0, in place."""
+    sound = torch.isfinite(logits.amax(1))
+    if bool(sound.all()):
+        return []
+    rows: list[int] = torch.nonzero(~sound)[:, 0].tolist()
+    logits[rows] = 0.0
+    return rows
 
 
 def token_logprobs(
