@@ -12,7 +12,12 @@ BANNED = {  # text -> (what to use instead, files where it is allowed)
     "os.getenv": ("a field of EngineConfig", ("config.py",)),
     "except BaseException": (
         "let Cancelled pass; see docs/explanation/cancellation.md",
-        ("runner/worker.py", "engine/portal.py", "engine/blocking_portal.py"),
+        (
+            "runner/worker.py",
+            "actor/supervisor.py",
+            "engine/portal.py",
+            "engine/blocking_portal.py",
+        ),
     ),
     "shield=True": ("bounded_shield(seconds, reason)", ("actor/supervisor.py",)),
     "FIXME": ("nothing: finish it before merging", ()),

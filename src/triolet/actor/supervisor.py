@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
+from typing import TypeVar, cast
 
 import tricycle
 import trio
+
+E = TypeVar("E", bound=Exception)
 
 BACKOFF_FIRST_S = 0.1
 """Pause before the first restart: enough for a dead process to be reaped."""
@@ -37,9 +40,33 @@ def bounded_shield(seconds: float, reason: str) -> Iterator[trio.CancelScope]:
 
 @contextlib.asynccontextmanager
 async def open_service_nursery() -> AsyncGenerator[trio.Nursery]:
-    """A nursery whose children are cancelled only after its body has been unwound."""
-    async with tricycle.open_service_nursery() as nursery:
-        yield nursery
+    """A nursery whose children are cancelled only after its body has been unwound.
+
+    An exception of the body leaves it as it is, not in a group: that there is a nursery
+    is nobody's business outside.
+    """
+    try:
+        async with tricycle.open_service_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:
+        error = only_exception(group)
+        raise error from error.__cause__
+
+
+def first_exception(group: BaseExceptionGroup[E]) -> E:
+    """One of the exceptions in a group, where any tells enough."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return cast("E", error)
+
+
+def only_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception in a group of one, however deeply; otherwise the group itself."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return group if isinstance(error, BaseExceptionGroup) else error
 
 
 class RestartBudget:

@@ -22,7 +22,7 @@ from triolet.engine.input_processor import InputProcessor, TemplateOptions
 from triolet.engine.life import RequestLife
 from triolet.engine.sight import EngineSight
 from triolet.engine.stream import RequestStream
-from triolet.errors import EngineDead, NotServing, Rejected
+from triolet.errors import EngineDead, NotServing, Rejected, TrioletError
 from triolet.messages.engine_to_tracker import Submit
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.model_source.facts import ModelFacts
@@ -339,10 +339,12 @@ class Engine:
         label: str | None,
         timeouts: Timeouts,
     ) -> GenerationRequest:
-        request = GenerationRequest(
+        resolved = self._input.resolve(token_ids, sampling, prefix, self._info)
+        self._scheduler.check_fits(len(token_ids), resolved, len(prefix))
+        return GenerationRequest(
             request_id=RequestId(f"{self._id_prefix}-{next(self._numbers)}"),
             prompt_token_ids=token_ids,
-            sampling=self._input.resolve(token_ids, sampling, prefix, self._info),
+            sampling=resolved,
             arrival_time=arrival_time,
             priority=priority,
             prefix=prefix,
@@ -351,8 +353,6 @@ class Engine:
             label=label,
             timeouts=timeouts,
         )
-        self._scheduler.check_fits(request)
-        return request
 
     def _open(
         self, request: GenerationRequest, reservation: Reservation, sink: Sink | None
@@ -371,12 +371,8 @@ class Engine:
         if isinstance(error, Rejected):
             self._metrics.request_refused(error.code)
 
-    def _fail_all(self, error: Exception) -> int:
-        """End every live request with an error."""
-        failed = 0
-        for entry in list(self._registry):
-            if not entry.state.is_final:
-                entry.sink.fail(error)
-                self._dispatcher.close(entry.request_id)
-                failed += 1
-        return failed
+    def _fail_all(self, error: TrioletError) -> int:
+        """End every live request with an error; returns how many there were."""
+        live = sum(not entry.state.is_final for entry in self._registry)
+        self._dispatcher.fail_all(error)
+        return live

@@ -26,7 +26,7 @@ import trio
 
 from triolet.actor.end_marks import EndMarks
 from triolet.actor.faultpoint import FaultPoints
-from triolet.actor.supervisor import open_service_nursery
+from triolet.actor.supervisor import first_exception, open_service_nursery
 from triolet.config import EngineConfig
 from triolet.dispatcher.actor import OutputDispatcher
 from triolet.engine.engine import Engine
@@ -36,7 +36,7 @@ from triolet.engine.offload import Offload, ThreadOffload
 from triolet.engine.sight import EngineSight
 from triolet.engine.wiring import Wiring
 from triolet.errors import ConfigError, EngineDead, TrioletError
-from triolet.messages.runner_to_scheduler import RunnerInfo
+from triolet.messages.runner_to_scheduler import RunnerInfo, RunnerReady
 from triolet.model_source.facts import ModelFacts
 from triolet.model_source.resolve import resolve
 from triolet.runner.actor import DeviceRunner
@@ -224,7 +224,7 @@ class _House:
         try:
             await run()
         except* Exception as group:
-            error = _first(group)
+            error = first_exception(group)
             log.error("actor %s failed: %r", name, error, exc_info=error)
             if isinstance(error, (ConfigError, EngineDead)):
                 self._fail(error)
@@ -281,29 +281,28 @@ class _House:
         await self._failed.wait()
         scope.cancel()
 
-    def _make_scheduler(self, info: RunnerInfo) -> Scheduler:
-        self._info = info
-        return Scheduler(
-            config=self._config.scheduler,
-            cache=self._config.cache,
-            info=info,
+    def _make_scheduler(self, ready: RunnerReady) -> Scheduler:
+        scheduler = Scheduler(
+            self._config.scheduler,
+            self._config.cache,
+            ready.info,
             eos_token_ids=self._parts.facts.eos_token_ids,
-            model_key=self._parts.facts.name,
+            model_key=f"{self._parts.facts.name} {ready.info.dtype}",
             secret=self._parts.secret,
         )
+        if scheduler.max_model_len < ready.info.max_model_len:
+            log.warning(
+                "the KV cache holds %d tokens: max_model_len is lowered to that from %d",
+                scheduler.max_model_len,
+                ready.info.max_model_len,
+            )
+        self._info = attrs.evolve(ready.info, max_model_len=scheduler.max_model_len)
+        return scheduler
 
     def _on_end(self, entry: RequestEntry) -> None:
         # A normal end was decided by the scheduler, which needs no telling.
         if entry.cause != FINISHED:
             self._marks.mark(entry.request_id)
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception)
-    return error
 
 
 async def _in_thread(function: Callable[[], R]) -> R:

@@ -16,6 +16,7 @@ from typing import Self, TypeVar, cast
 import attrs
 import trio
 
+from triolet.actor.supervisor import first_exception
 from triolet.config import EngineConfig
 from triolet.engine.blocking_portal import EnginePortal
 from triolet.engine.client import EngineStatistics, Prompt
@@ -310,18 +311,10 @@ async def _generate_all(
             for index, request in enumerate(requests):
                 nursery.start_soon(run, index, request)
     except* Exception as group:
-        error = _first(group)  # raised below: `except*` would wrap it again
+        error = first_exception(group)  # raised below: `except*` would wrap it again
     if error is not None:
         raise error
     return [results[index] for index in range(len(requests))]
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception)
-    return error
 
 
 def _close_dropped(portal: EnginePortal) -> None:

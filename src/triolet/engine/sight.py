@@ -65,7 +65,7 @@ class EngineSight:
             blocks_total=scheduler.blocks_total,
             blocks_used=scheduler.blocks_used,
             blocks_cached=scheduler.blocks_cached,
-            steps=steps.steps,
+            steps=scheduler.steps,
             last_step_age_s=None if steps.last_step_time is None else now - steps.last_step_time,
             runner_restarts=self._runner.statistics().restarts,
             tree=self._tree(now),
@@ -82,7 +82,7 @@ class EngineSight:
         metrics.kv_blocks_total.set(scheduler.blocks_total)
         metrics.kv_usage.set(scheduler.blocks_used / scheduler.blocks_total)
         metrics.preemptions.set(scheduler.preemptions)
-        metrics.results_dropped.set(scheduler.results_dropped)
+        metrics.results_dropped.set(scheduler.dropped_results)
         metrics.runner_restarts.set(self._runner.statistics().restarts)
 
     def _tree(self, now: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import trio
 
 from triolet.actor.channel import Channel, ChannelStatistics, Outlet
 from triolet.actor.faultpoint import FaultPoints
-from triolet.actor.supervisor import RestartBudget
+from triolet.actor.supervisor import RestartBudget, first_exception
 from triolet.config import RunnerConfig
 from triolet.errors import ConfigError, EngineDead
 from triolet.messages.runner_to_scheduler import (
@@ -132,7 +132,7 @@ class DeviceRunner:
                     nursery.start_soon(self._feed, worker)
                     nursery.start_soon(self._collect, worker, info)
             except* WorkerDied as deaths:
-                death = _first(deaths)  # raised below: `except*` would wrap it again
+                death = first_exception(deaths)  # raised below: `except*` would wrap it again
             assert death is not None, "both tasks run until one finds the worker dead"
             raise death
 
@@ -221,15 +221,6 @@ class DeviceRunner:
         log.warning("model runner %d died (%s): %s", self._incarnation, death.kind, death)
         self._state = "pausing"
         await trio.sleep(pause_s)
-
-
-def _first(group: BaseExceptionGroup[WorkerDied]) -> WorkerDied:
-    """Any death of a group: they tell of the same one."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, WorkerDied)
-    return error
 
 
 def _describe(error: Exception) -> str:

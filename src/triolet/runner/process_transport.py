@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from triolet.actor.supervisor import bounded_shield
+from triolet.actor.supervisor import bounded_shield, open_service_nursery
 from triolet.errors import ConfigError
 from triolet.messages.runner_to_scheduler import BatchResult, RunnerInfo
 from triolet.messages.scheduler_to_runner import ScheduledBatch
@@ -64,7 +64,7 @@ class ProcessTransport:
         ours.setblocking(False)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         worker = _ProcessWorker(process, stream, progress)
-        async with trio.open_nursery() as nursery:
+        async with open_service_nursery() as nursery:
             nursery.start_soon(worker.log_stderr)
             try:
                 await worker.send(wire.Setup(self._spec, num_blocks))

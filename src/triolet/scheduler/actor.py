@@ -20,13 +20,13 @@ from triolet.messages.dispatcher_to_scheduler import SinkFailed, StopMatched
 from triolet.messages.runner_to_scheduler import (
     BatchResult,
     RunnerFailed,
-    RunnerInfo,
     RunnerReady,
 )
 from triolet.messages.scheduler_to_dispatcher import SchedulerFact, StepFacts
 from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.messages.tracker_to_scheduler import Admit
-from triolet.scheduler.scheduler import Scheduler, SchedulerStatistics
+from triolet.scheduler.scheduler import Scheduler
+from triolet.scheduler.statistics import SchedulerStatistics
 
 Message = Admit | StopMatched | SinkFailed | BatchResult | RunnerReady | RunnerFailed
 
@@ -38,8 +38,6 @@ class StepLoopStatistics:
     Attributes:
         inbox: Its channel.
         runner_ready: Whether batches can be sent.
-        steps_in_flight: Batches sent and not answered.
-        steps: Steps finished.
         last_step_time: When the last one ended, on trio's clock.
         busy_since: Since when there has been work without a finished step.
         scheduler: What it decides on.
@@ -47,8 +45,6 @@ class StepLoopStatistics:
 
     inbox: ChannelStatistics
     runner_ready: bool
-    steps_in_flight: int
-    steps: int
     last_step_time: float | None
     busy_since: float | None
     scheduler: SchedulerStatistics | None
@@ -72,7 +68,7 @@ class StepLoop:
         runner: Outlet[ScheduledBatch],
         dispatcher: Outlet[StepFacts],
         marks: EndMarks,
-        make_scheduler: Callable[[RunnerInfo], Scheduler],
+        make_scheduler: Callable[[RunnerReady], Scheduler],
         faults: FaultPoints,
     ) -> None:
         self.inbox = inbox
@@ -85,9 +81,6 @@ class StepLoop:
         self._ready: trio.Event = trio.Event()
         self._runner_ready = False
         self._incarnation = 0
-        self._steps_in_flight_max = 0
-        self._steps_in_flight = 0
-        self._steps = 0
         self._last_step_time: float | None = None
         self._busy_since: float | None = None
 
@@ -112,8 +105,6 @@ class StepLoop:
         return StepLoopStatistics(
             inbox=self.inbox.statistics(),
             runner_ready=self._runner_ready,
-            steps_in_flight=self._steps_in_flight,
-            steps=self._steps,
             last_step_time=self._last_step_time,
             busy_since=self._busy_since,
             scheduler=None if self._scheduler is None else self._scheduler.statistics(),
@@ -136,20 +127,18 @@ class StepLoop:
             case BatchResult():
                 self._take_result(scheduler, message, now, facts)
             case RunnerFailed(incarnation):
+                # A life that died while loading was never known here.
                 if incarnation == self._incarnation:
                     self._runner_ready = False
-                    self._steps_in_flight = 0
                     scheduler.runner_lost(now)
             case _:
                 assert_never(message)
 
     def _runner_is_ready(self, ready: RunnerReady) -> None:
         self._incarnation = ready.incarnation
-        self._steps_in_flight_max = ready.info.steps_in_flight
-        self._steps_in_flight = 0
         self._runner_ready = True
         if self._scheduler is None:
-            self._scheduler = self._make_scheduler(ready.info)
+            self._scheduler = self._make_scheduler(ready)
         self._scheduler.runner_restored(ready.info, ready.incarnation)
         self._ready.set()
 
@@ -157,8 +146,6 @@ class StepLoop:
         self, scheduler: Scheduler, result: BatchResult, now: float, facts: list[SchedulerFact]
     ) -> None:
         if result.incarnation == self._incarnation:
-            self._steps_in_flight -= 1
-            self._steps += 1
             self._last_step_time = now
             self._busy_since = now
         self._faults.hit("scheduler.before_update")
@@ -171,20 +158,16 @@ class StepLoop:
             scheduler.end(request_id)
 
     def _decide(self, facts: list[SchedulerFact]) -> None:
-        """Send as many steps as the runner takes now."""
+        """Send as many steps as the scheduler gives; their number in flight is its credit."""
         scheduler = self._scheduler
         if scheduler is None:
             return
         self._faults.hit("scheduler.before_schedule")
         self._end_marked(scheduler)
-        while self._runner_ready and self._steps_in_flight < self._steps_in_flight_max:
-            batch = scheduler.schedule(trio.current_time())
-            facts.extend(scheduler.take_facts())
-            if batch is None:
-                break
-            self._steps_in_flight += 1
+        while (batch := scheduler.schedule(trio.current_time())) is not None:
             self._runner.send_nowait(batch)
             self._faults.hit("scheduler.after_send")
+        facts.extend(scheduler.take_facts())
         if not scheduler.has_work:
             self._busy_since = None
         elif self._busy_since is None:

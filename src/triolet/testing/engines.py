@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,7 +17,7 @@ from triolet.engine.open_engine import EngineParts, open_engine_from_parts
 from triolet.messages.runner_to_scheduler import BatchResult
 from triolet.model_source.facts import ModelFacts
 from triolet.runner.transport import Transport
-from triolet.testing.fake_runner import FakeRunner
+from triolet.testing.fake_runner import FakeRunner, fake_facts
 from triolet.testing.simulated_transport import (
     SimulatedTransport,
     StepTime,
@@ -28,21 +27,6 @@ from triolet.tokenizer.byte_tokenizer import ByteTokenizer
 
 STEP_S = 0.01
 """Virtual seconds of a fake step, where a test does not say otherwise."""
-
-
-def fake_facts(context_len: int = 512) -> ModelFacts:
-    """Facts of a model that does not exist, for the byte tokenizer; `attrs.evolve` them."""
-    tokenizer = ByteTokenizer()
-    return ModelFacts(
-        name="fake",
-        directory=Path("/nonexistent"),
-        architecture="FakeForCausalLM",
-        config={},
-        vocab_size=tokenizer.vocab_size,
-        context_len=context_len,
-        eos_token_ids=tokenizer.eos_token_ids,
-        generation={},
-    )
 
 
 @attrs.define

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import attrs
 
@@ -31,10 +32,26 @@ from triolet.model_source.facts import ModelFacts
 from triolet.output import TokenLogprobs
 from triolet.request import SequenceId
 from triolet.runner.backend import Progress
+from triolet.tokenizer.byte_tokenizer import ByteTokenizer
 
 FIRST_TOKEN_ID = 32
 """Fake tokens are printable with the byte tokenizer, from the space on."""
 LAST_TOKEN_ID = 127
+
+
+def fake_facts(context_len: int = 512) -> ModelFacts:
+    """Facts of a model that does not exist, for the byte tokenizer; `attrs.evolve` them."""
+    tokenizer = ByteTokenizer()
+    return ModelFacts(
+        name="fake",
+        directory=Path("/nonexistent"),
+        architecture="FakeForCausalLM",
+        config={},
+        vocab_size=tokenizer.vocab_size,
+        context_len=context_len,
+        eos_token_ids=tokenizer.eos_token_ids,
+        generation={},
+    )
 
 
 class KVMismatch(AssertionError):
