@@ -94,11 +94,7 @@ class SequenceOutput:
         self._push = detokenizer.push
         self._matcher = StopMatcher(sampling.stop) if sampling.stop else None
         self._want_logprobs = sampling.logprobs is not None
-        self._is_plain = (
-            self._matcher is None
-            and not self._want_logprobs
-            and sampling.output_kind is OutputKind.DELTA
-        )
+        self._is_plain = not self._want_logprobs and sampling.output_kind is OutputKind.DELTA
         self._incoming: list[int] = []
         self._incoming_logprobs: list[TokenLogprobs] = []
         self._end: RequestFinished | None = None
@@ -186,16 +182,19 @@ class SequenceOutput:
             self._matcher.feed(text, armed=False)
 
     def _release_plain(self) -> OutputDelta | None:
-        """`release` for what nearly every step is: one token, nothing held, no stop strings."""
+        """`release` for what nearly every step is: one token, nothing held, no end."""
         (token_id,) = self._incoming
         self._incoming.clear()
         self.num_tokens += 1
         text = self._push(token_id)
-        if self._detokenizer.unfinished:
-            self._held.token_ids.append(token_id)
-            self._held.texts.append(text)
-            return None
-        return OutputDelta(self.index, text, (token_id,))
+        stopped = self._match(text)
+        unfinished = self._detokenizer.unfinished
+        if not (stopped or unfinished or (self._matcher and self._matcher.num_chars_held)):
+            return OutputDelta(self.index, text, (token_id,))
+        self._held.token_ids.append(token_id)
+        self._held.texts.append(text)
+        self._complete = 0 if unfinished else 1
+        return self._stop(stopped) if stopped else None
 
     def _decode(self, num_dropped: int) -> StopMatch | None:
         """Decode all that is left up to an end; the text of the last ones may be dropped."""
@@ -231,7 +230,7 @@ class SequenceOutput:
             held.texts.append(text)
             if not self._detokenizer.unfinished:
                 self._complete = len(held.token_ids)
-            if text and (stopped := self._match(text)):
+            if stopped := self._match(text):
                 break
         held.logprobs += self._incoming_logprobs[:taken]
         del self._incoming[:taken]
@@ -239,7 +238,7 @@ class SequenceOutput:
         return stopped
 
     def _match(self, text: str) -> StopMatch | None:
-        if self._matcher is None:
+        if self._matcher is None or not text:
             return None
         return self._matcher.feed(text, armed=self.num_tokens > self._sampling.min_tokens)
 

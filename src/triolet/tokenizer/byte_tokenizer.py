@@ -81,9 +81,9 @@ class ByteTokenizer:
         Raises:
             InvalidRequest: An id is outside of the vocabulary.
         """
+        pieces = [(token_id, self.token_bytes(token_id)) for token_id in token_ids]
         return b"".join(
-            b"" if skip_special_tokens and i >= NUM_BYTES else self.token_bytes(i)
-            for i in token_ids
+            piece for token_id, piece in pieces if token_id < NUM_BYTES or not skip_special_tokens
         ).decode(errors="replace")
 
     def token_text(self, token_id: int) -> str:
@@ -154,9 +154,10 @@ class ByteDetokenizer:
 
     def push(self, token_id: int) -> str:
         """Add a token; return the text it completes."""
+        piece = self._tokenizer.token_bytes(token_id)
         if token_id >= NUM_BYTES and self._skip_special_tokens:
             return ""
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        return self._decoder.decode(piece)
 
     def flush(self) -> str:
         """U+FFFD for a character that was begun and not ended."""

@@ -1,6 +1,8 @@
 """What tokenizer_config.json adds to tokenizer.json, applied as transformers does.
 
-Source: `TokenizersBackend` in `tokenization_utils_tokenizers.py` of transformers 5.24.
+Source: `TokenizersBackend` in `tokenization_utils_tokenizers.py` of transformers 5.24. As
+there, `add_bos_token` and `add_eos_token` mean nothing beside a tokenizer.json, whose
+post-processor says what is added to a text.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import attrs
-from tokenizers import AddedToken, Tokenizer as Backend, processors
+from tokenizers import AddedToken, Tokenizer as Backend
 
 from triolet.errors import ConfigError
 
@@ -29,16 +31,12 @@ class TokenizerConfig:
         special_tokens: Name ("eos_token", ...) -> text, for those that are set.
         extra_special_tokens: Texts of special tokens without a name.
         added_tokens: Id -> token, as `added_tokens_decoder` lists them.
-        add_bos_token: Whether BOS is added to a text; None leaves it to tokenizer.json.
-        add_eos_token: Whether EOS is added to a text; None leaves it to tokenizer.json.
         templates: Named chat templates, "default" and "tool_use" among them.
     """
 
     special_tokens: Mapping[str, str]
     extra_special_tokens: tuple[str, ...]
     added_tokens: Mapping[int, AddedToken]
-    add_bos_token: bool | None
-    add_eos_token: bool | None
     templates: Mapping[str, str]
 
 
@@ -66,8 +64,6 @@ def read_tokenizer_config(directory: Path) -> TokenizerConfig:
         special_tokens=special,
         extra_special_tokens=tuple(extra),
         added_tokens={int(i): _added_token(fields) for i, fields in added.items()},
-        add_bos_token=config.get("add_bos_token"),
-        add_eos_token=config.get("add_eos_token"),
         templates=_templates(directory, config),
     )
 
@@ -86,20 +82,6 @@ def apply_tokenizer_config(backend: Backend, config: TokenizerConfig) -> None:
     special = dict.fromkeys((*config.special_tokens.values(), *config.extra_special_tokens))
     backend.add_special_tokens(
         [AddedToken(s, special=True, normalized=False) for s in special if s not in present]
-    )
-    if config.add_bos_token is not None or config.add_eos_token is not None:
-        _set_post_processor(backend, config)
-
-
-def _set_post_processor(backend: Backend, config: TokenizerConfig) -> None:
-    """Add BOS and EOS as the config asks, in place of what tokenizer.json does."""
-    bos = config.special_tokens.get("bos_token") if config.add_bos_token else None
-    eos = config.special_tokens.get("eos_token") if config.add_eos_token else None
-    ids = [(token, cast("int", backend.token_to_id(token))) for token in (bos, eos) if token]
-    backend.post_processor = processors.TemplateProcessing(
-        single=[*([f"{bos}:0"] if bos else []), "$A:0", *([f"{eos}:0"] if eos else [])],
-        pair=["$A:0", "$B:1"],  # pairs of texts are not used
-        special_tokens=ids,
     )
 
 
