@@ -42,12 +42,12 @@ def chat_sampling(request: ChatCompletionRequest, defaults: Mapping[str, object]
     if request.max_tokens == 0 and request.max_completion_tokens is None:
         raise InvalidRequest("max_tokens must be at least 1, got 0", param="max_tokens")
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    names = {"logprobs": "top_logprobs"}
+    names = dict(CHAT_NAMES)
     max_tokens = request.max_tokens
     if request.max_completion_tokens is not None:
         max_tokens = request.max_completion_tokens
         names["max_tokens"] = "max_completion_tokens"
-    with _wire_names(names):
+    with wire_names(names):
         return _sampling(request, defaults, max_tokens, logprobs, request.prompt_logprobs)
 
 
@@ -93,17 +93,21 @@ def valid_label(label: str) -> bool:
     return _LABEL.fullmatch(label) is not None
 
 
+CHAT_NAMES = {"prompt": "messages", "logprobs": "top_logprobs"}
+"""Fields of the engine -> fields of a chat request."""
+
+
 @contextmanager
-def _wire_names(names: Mapping[str, str]) -> Generator[None]:
-    """Name the field as the client wrote it in errors of SamplingParams."""
+def wire_names(names: Mapping[str, str]) -> Generator[None]:
+    """Name the field as the client wrote it in errors of the engine's vocabulary."""
     try:
         yield
     except InvalidRequest as error:
         wire = names.get(error.param or "")
-        if wire is None:
-            raise
-        message = error.message.replace(error.param or "", wire, 1)
-        raise InvalidRequest(message, param=wire, code=error.code) from None
+        if wire is not None and error.message.startswith(f"{error.param} "):
+            error.message = wire + error.message.removeprefix(error.param or "")
+        error.param = wire or error.param
+        raise
 
 
 def _sampling(

@@ -1,1 +1,1 @@
-"""One file per endpoint family; plain functions that know no web framework."""
+"""One module per endpoint family: functions from a `Call` to a `Response`, no framework."""

@@ -1,0 +1,67 @@
+"""POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from triolet.errors import InvalidRequest
+from triolet.protocol.tokenization import parse_detokenize_request, parse_tokenize_request
+from triolet.server.api.call import Call
+from triolet.server.api.error_response import Response, json_response
+
+
+async def tokenize(call: Call) -> Response:
+    """Token ids of a text or a chat.
+
+    Raises:
+        InvalidRequest: The request is at fault.
+    """
+    engine = call.services.loaded_engine()
+    request = await call.parse(parse_tokenize_request)
+    if request.prompt is not None:
+        token_ids = await engine.tokenize(
+            request.prompt, add_special_tokens=request.add_special_tokens
+        )
+    else:
+        token_ids = await engine.tokenize(
+            request.template_messages,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+        )
+    texts = None
+    if request.return_token_strs:
+        names = engine.tokenizer
+        texts = await call.services.offload.run(
+            lambda: [names.token_text(token_id) for token_id in token_ids]
+        )
+    return json_response(
+        {
+            "count": len(token_ids),
+            "max_model_len": engine.max_model_len,
+            "tokens": list(token_ids),
+            "token_strs": texts,
+        }
+    )
+
+
+async def detokenize(call: Call) -> Response:
+    """Text of token ids.
+
+    Raises:
+        InvalidRequest: An id is outside the vocabulary.
+    """
+    engine = call.services.loaded_engine()
+    request = await call.parse(parse_detokenize_request)
+    for i, token_id in enumerate(request.tokens):
+        if token_id >= engine.facts.vocab_size:
+            raise InvalidRequest(
+                f"tokens[{i}] is {token_id}, outside the vocabulary of "
+                f"{engine.facts.vocab_size} tokens",
+                param=f"tokens[{i}]",
+            )
+    decode = partial(
+        engine.tokenizer.decode,
+        list(request.tokens),
+        skip_special_tokens=request.skip_special_tokens,
+    )
+    return json_response({"prompt": await call.services.offload.run(decode)})
