@@ -307,6 +307,11 @@ def _require(condition: bool, param: str, wanted: str) -> None:
         raise ConfigError(f"{param} must be {wanted}", param=param)
 
 
+def triolet_variables() -> list[str]:
+    """Names of the `TRIOLET_*` variables in the environment."""
+    return sorted(name for name in os.environ if name.startswith("TRIOLET_"))
+
+
 def cache_directory() -> Path:
     """Where converted models are kept: $TRIOLET_CACHE, else $XDG_CACHE_HOME/triolet."""
     if path := os.environ.get("TRIOLET_CACHE"):
