@@ -12,7 +12,14 @@ from support.packed_model import (
     prefill_then_decode,
     run_packed,
 )
-from support.tiny_models import build, oracle_logits, random_sequences, relative_error, save
+from support.tiny_models import (
+    HFModel,
+    build,
+    oracle_logits,
+    random_sequences,
+    relative_error,
+    save,
+)
 from triolet.config import ModelConfig
 from triolet.models.decoder import Decoder
 from triolet.models.loader import load_model
@@ -89,8 +96,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def load(directory: Path, model: Any, **options: Any) -> tuple[Decoder, ReferenceOps]:
-    ops = ReferenceOps(torch.device("cpu"), torch.float32, **options)
+def load(
+    directory: Path, model: HFModel, batch_invariant: bool = False
+) -> tuple[Decoder, ReferenceOps]:
+    ops = ReferenceOps(torch.device("cpu"), torch.float32, batch_invariant=batch_invariant)
     facts = save(model, directory)
     loaded = load_model(facts, ops, ModelConfig(model_implementation="triolet"), lambda _: None)
     assert isinstance(loaded, Decoder)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from triolet.model_source.facts import ModelFacts
 
+HFModel = Any
+"""A transformers.PreTrainedModel; which attributes it has depends on its class."""
+
 # Enough for windows, blocks and several layers of each kind to matter, small enough for CI.
 SMALL: dict[str, Any] = {
     "vocab_size": 97,
@@ -27,19 +30,17 @@ SMALL: dict[str, Any] = {
 }
 
 
-def build(model_type: str, seed: int = 0, **fields: object) -> Any:
+def build(model_type: str, seed: int = 0, **fields: object) -> HFModel:
     """A float32 model of transformers in eval mode, with weights that spread its logits."""
-    transformers.logging.set_verbosity_error()
     config = transformers.AutoConfig.for_model(model_type, **{**SMALL, **fields})
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    factory: Any = transformers.AutoModelForCausalLM
+    model = factory.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     spread(model, seed)
     return model
 
 
-def spread(model: Any, seed: int) -> None:
+def spread(model: HFModel, seed: int) -> None:
     """Draw every parameter anew: logits with a deviation of a few, biases and norms that count."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -55,7 +56,7 @@ def spread(model: Any, seed: int) -> None:
         model.tie_weights()
 
 
-def save(model: Any, directory: Path, **kwargs: object) -> ModelFacts:
+def save(model: HFModel, directory: Path, **kwargs: object) -> ModelFacts:
     """Save a model as safetensors and describe it."""
     model.save_pretrained(directory, **kwargs)
     config = json.loads((directory / "config.json").read_text())
@@ -77,7 +78,7 @@ def facts(directory: Path, config: dict[str, Any], random_seed: int | None = Non
     )
 
 
-def oracle_logits(model: Any, sequences: list[Tensor]) -> list[Tensor]:
+def oracle_logits(model: HFModel, sequences: list[Tensor]) -> list[Tensor]:
     """transformers' logits of each sequence alone, without a cache."""
     return [model(input_ids=ids[None], use_cache=False).logits[0].float() for ids in sequences]
 
