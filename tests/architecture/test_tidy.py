@@ -10,7 +10,7 @@ BANNED = {  # text -> (what to use instead, files where it is allowed)
     "trio.open_memory_channel": ("triolet.actor.channel.Channel", ("actor/channel.py",)),
     "os.environ": ("a field of EngineConfig", ("config.py",)),
     "os.getenv": ("a field of EngineConfig", ("config.py",)),
-    "except BaseException": (
+    "except BaseException:": (
         "let Cancelled pass; see docs/explanation/cancellation.md",
         (
             "runner/worker.py",
