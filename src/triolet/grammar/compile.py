@@ -88,10 +88,10 @@ def compile_grammar(structured: StructuredOutputs) -> str:
         # A Lark string is written like a JSON string.
         strings = (json.dumps(text, ensure_ascii=False) for text in structured.choice)
         return LLMatcher.grammar_from_lark("start: " + " | ".join(strings))
-    schema = structured.json_schema
+    schema = '{"type": "object"}' if structured.json_schema is None else structured.json_schema
     # Overrides win over "x-guidance" in the schema: a caller cannot lift the bounds.
     return LLMatcher.grammar_from_json_schema(
-        '{"type": "object"}' if schema is None else schema,
+        "{}" if schema.strip() == "true" else schema,  # options need an object to lie in
         overrides={
             "lenient": not structured.strict,
             "whitespace_flexible": structured.any_whitespace,

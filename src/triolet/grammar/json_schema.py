@@ -60,7 +60,9 @@ def _check(text: str) -> None:
         schema: object = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise ValueError(f"is not valid JSON: {error}") from error
-    if not isinstance(schema, (dict, bool)):
+    if schema is False:
+        raise ValueError("is false, which no document satisfies")
+    if not isinstance(schema, dict) and schema is not True:
         raise ValueError(f"must be a JSON object, got {type(schema).__name__}")
 
     in_place: dict[Pointer, list[Pointer]] = {}

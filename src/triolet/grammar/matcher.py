@@ -58,9 +58,11 @@ class Matcher:
         Raises:
             RequestFailed: The grammar does not allow one of them.
         """
-        if token_ids and not self._matcher.consume_tokens(list(token_ids)):
-            self._check()
-            raise RequestFailed(f"the grammar does not allow the tokens {list(token_ids)[-8:]}")
+        for token_id in token_ids:
+            # One by one: `consume_tokens` refuses EOS after the end, `consume_token` takes it.
+            if not self._matcher.consume_token(token_id):
+                self._check()
+                raise RequestFailed(f"the grammar does not allow the token {token_id} here")
 
     def _check(self) -> None:
         if self._matcher.is_error():
