@@ -11,7 +11,7 @@ was sent, outputs go to the sink synchronously, leaving the block ends the reque
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -351,7 +351,7 @@ class _Run:
         self._scope = trio.CancelScope()
 
     @contextlib.contextmanager
-    def scope_left(self) -> Iterator[None]:
+    def scope_left(self) -> Generator[None]:
         """Stop playing when the block is left."""
         try:
             yield

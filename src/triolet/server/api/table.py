@@ -58,8 +58,3 @@ def find(path: str) -> tuple[Endpoint, dict[str, str]] | None:
         if variables is not None:
             return endpoint, variables
     return None
-
-
-def is_api_path(path: str) -> bool:
-    """Whether a path belongs to the API, existing or not, and not to the pages."""
-    return path.startswith(("/v1/", "/debug/")) or find(path) is not None

@@ -1,1 +1,1 @@
-"""Quart blueprints: pages for people."""
+"""Quart's part of the server: pages for people. They use the public API like any client."""
