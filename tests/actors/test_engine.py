@@ -22,7 +22,7 @@ from triolet.errors import (
 )
 from triolet.output import OutputDelta, TokenLogprobs, Usage
 from triolet.request import FinishReason, Timeouts
-from triolet.sampling_params import OutputKind, SamplingParams
+from triolet.sampling_params import OutputKind, SamplingParams, StructuredOutputs
 from triolet.testing.engines import STEP_S, open_fake_engine
 from triolet.testing.fake_runner import expected_tokens
 
@@ -525,3 +525,15 @@ async def test_random_lives_leave_nothing(autojump_clock: MockClock) -> None:
                 nursery.start_soon(one, house.engine, number)
         await settle()
         assert_empty(house.engine)
+
+
+async def test_a_grammar_that_does_not_compile_is_refused_and_leaves_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_fake_engine() as house:
+        bad = greedy(5, structured_outputs=StructuredOutputs(regex="((("))
+        with pytest.raises(InvalidRequest, match="regex"):
+            async with house.engine.generate(prompt(1), bad):
+                pytest.fail("admitted")
+        assert_empty(house.engine)
+        assert house.engine.statistics().tree["tracker"]["admission"]["live_requests"] == 0  # type: ignore[index] # a tree of plain data

@@ -18,6 +18,7 @@ from triolet.actor.faultpoint import FaultPoints
 from triolet.config import EngineConfig
 from triolet.dispatcher.actor import OutputDispatcher
 from triolet.engine.client import EngineStatistics, Health, Prompt
+from triolet.engine.grammar_gate import GrammarGate
 from triolet.engine.input_processor import InputProcessor, TemplateOptions
 from triolet.engine.life import RequestLife
 from triolet.engine.sight import EngineSight
@@ -52,6 +53,7 @@ class Engine:
         info: RunnerInfo,
         scheduler: Scheduler,
         input_processor: InputProcessor,
+        grammars: GrammarGate,
         submit: Channel[Submit],
         registry: Registry,
         admission: Admission,
@@ -67,6 +69,7 @@ class Engine:
         self._info = info
         self._scheduler = scheduler
         self._input = input_processor
+        self._grammars = grammars
         self._submit = submit
         self._registry = registry
         self._admission = admission
@@ -183,6 +186,7 @@ class Engine:
         self._scopes += 1
         try:
             token_ids = await self._tokenize_for(reservation, prompt, True, None)
+            sampling = await self._prepare(reservation, sampling)
             try:
                 request = self._make_request(
                     token_ids,
@@ -318,6 +322,26 @@ class Engine:
             give_back()
             self._count_refusal(error)
             raise
+
+    async def _prepare(
+        self, reservation: Reservation, sampling: SamplingParams | None
+    ) -> SamplingParams:
+        """Prove the grammar and tokenize the bad words, if there are any."""
+        sampling = sampling or self._input.default_sampling()
+        admitted = False
+        try:
+            if sampling.structured_outputs is not None:
+                await self._grammars.prove(sampling.structured_outputs)
+            sampling = self._input.tokenize_bad_words(sampling)
+            admitted = True
+        except Exception as error:
+            self._count_refusal(error)
+            raise
+        finally:
+            if not admitted:
+                # What a cancelled proof used is gone with its process.
+                reservation.release(trio.current_time())
+        return sampling
 
     def _timeouts(self, deadline: float | None, timeouts: Timeouts | None) -> Timeouts:
         if deadline is not None and timeouts is not None:

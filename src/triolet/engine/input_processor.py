@@ -131,6 +131,24 @@ class InputProcessor:
             **{name: given[name] for name in SAMPLING_DEFAULTS if given.get(name) is not None}
         )
 
+    def tokenize_bad_words(self, sampling: SamplingParams) -> SamplingParams:
+        """Add the token ids of `bad_words`: as they stand, and after a space.
+
+        A word in the middle of a text is usually another token than at its beginning.
+        Bounded by `BAD_WORDS_MAX` short words, so it is done on the spot.
+        """
+        if not sampling.bad_words:
+            return sampling
+        sequences = {
+            tuple(self._tokenizer.encode(form, add_special_tokens=False))
+            for word in sampling.bad_words
+            for form in (word, " " + word)
+        }
+        return attrs.evolve(
+            sampling,
+            bad_word_token_ids=(*sampling.bad_word_token_ids, *sorted(sequences - {()})),
+        )
+
     def resolve(
         self,
         prompt_token_ids: tuple[int, ...],

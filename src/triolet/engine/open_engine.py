@@ -30,6 +30,7 @@ from triolet.actor.supervisor import first_exception, open_service_nursery
 from triolet.config import EngineConfig
 from triolet.dispatcher.actor import OutputDispatcher
 from triolet.engine.engine import Engine
+from triolet.engine.grammar_gate import Answer, GrammarGate, answer_in_process
 from triolet.engine.input_processor import InputProcessor
 from triolet.engine.life import FINISHED
 from triolet.engine.offload import Offload, ThreadOffload
@@ -72,6 +73,7 @@ class EngineParts:
         rng: Draws the seeds of requests that bring none.
         id_prefix: Of request ids; unique per engine, so that logs of two can be told apart.
         secret: Keys the prefix cache.
+        answer_grammar: Where grammars are proved acceptable.
         faults: Fault points, to be armed by a test.
     """
 
@@ -82,6 +84,7 @@ class EngineParts:
     rng: random.Random
     id_prefix: str
     secret: bytes
+    answer_grammar: Answer = answer_in_process
     faults: FaultPoints = attrs.field(factory=FaultPoints)
 
 
@@ -266,6 +269,7 @@ class _House:
                 self._parts.offload,
                 self._parts.rng,
             ),
+            grammars=GrammarGate(self._parts.answer_grammar, self._config.runner.grammar_timeout_s),
             submit=self._submit,
             registry=self._registry,
             admission=self._admission,

@@ -12,6 +12,7 @@ import attrs
 from triolet.actor.faultpoint import FaultPoints
 from triolet.config import EngineConfig
 from triolet.engine.engine import Engine
+from triolet.engine.grammar_gate import answer_inline
 from triolet.engine.offload import InlineOffload
 from triolet.engine.open_engine import EngineParts, open_engine_from_parts
 from triolet.messages.runner_to_scheduler import BatchResult
@@ -99,4 +100,5 @@ def fake_parts(facts: ModelFacts, transport: Transport, seed: int = 0) -> Engine
         rng=random.Random(seed),
         id_prefix="test",
         secret=b"not a secret",
+        answer_grammar=answer_inline,
     )
