@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from triolet.output import OutputDelta, TokenLogprobs, Usage
@@ -76,6 +78,7 @@ class RecordingSink:
         self.usage: Usage | None = None
         self.error: Exception | None = None
         self.raises_in: frozenset[str] = frozenset()
+        self.on_put: Callable[[], None] | None = None
 
     def start(self, cached_tokens: int) -> None:
         self._called("start")
@@ -84,6 +87,8 @@ class RecordingSink:
     def put(self, delta: OutputDelta) -> None:
         self._called("put")
         self.deltas.append(delta)
+        if self.on_put is not None:
+            self.on_put()
 
     def score_prompt(self, logprobs: tuple[TokenLogprobs | None, ...]) -> None:
         self._called("score_prompt")

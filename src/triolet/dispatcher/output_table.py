@@ -302,7 +302,7 @@ class OutputTable:
 
 def _bug(error: Exception) -> TrioletError:
     """The failure that a request's consumer sees for a fault in triolet itself."""
-    if isinstance(error, TrioletError):
+    if isinstance(error, InternalError):
         return error
     failure = InternalError(f"the output could not be decoded: {error!r}")
     failure.__cause__ = error
