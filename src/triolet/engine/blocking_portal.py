@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 import trio
 
+from triolet.actor.supervisor import only_exception
 from triolet.config import EngineConfig
 from triolet.engine.engine import Engine
 from triolet.engine.open_engine import open_engine
@@ -134,7 +135,10 @@ class EnginePortal:
     def _run(self, config: EngineConfig) -> None:
         try:
             trio.run(self._main, config)
-        except BaseException as error:
+        except BaseException as raised:
+            error = (
+                only_exception(raised) if isinstance(raised, BaseExceptionGroup) else raised
+            )
             self._end = error
             if not self._opened.done():
                 self._opened.set_exception(error)

@@ -32,6 +32,7 @@ from triolet.dispatcher.actor import OutputDispatcher
 from triolet.engine.engine import Engine
 from triolet.engine.grammar_gate import Answer, GrammarGate, answer_in_process
 from triolet.engine.input_processor import InputProcessor
+from triolet.engine.insides import EngineInsides
 from triolet.engine.life import FINISHED
 from triolet.engine.offload import Offload, ThreadOffload
 from triolet.engine.sight import EngineSight
@@ -75,6 +76,7 @@ class EngineParts:
         secret: Keys the prefix cache.
         answer_grammar: Where grammars are proved acceptable.
         faults: Fault points, to be armed by a test.
+        watch: Called with the insides before any actor starts, for a harness.
     """
 
     facts: ModelFacts
@@ -86,6 +88,7 @@ class EngineParts:
     secret: bytes
     answer_grammar: Answer = answer_in_process
     faults: FaultPoints = attrs.field(factory=FaultPoints)
+    watch: Callable[[EngineInsides], None] | None = None
 
 
 def _say_nothing(text: str) -> None:
@@ -149,7 +152,7 @@ async def open_engine_from_parts(
     house = _House(config, parts, progress)
     async with open_service_nursery() as nursery:
         for name, run in house.actors():
-            nursery.start_soon(house.guard, name, run)
+            nursery.start_soon(house.guard, name, run, name=f"triolet {name}")
         engine = await house.wait_open()
         try:
             yield engine
@@ -207,6 +210,19 @@ class _House:
             self._runner,
             self._dispatcher,
         )
+        if parts.watch is not None:
+            parts.watch(
+                EngineInsides(
+                    wiring,
+                    self._marks,
+                    self._registry,
+                    self._admission,
+                    self._tracker,
+                    self._step_loop,
+                    self._runner,
+                    self._dispatcher,
+                )
+            )
         self._submit = wiring.tracker
         self._info: RunnerInfo | None = None
         self._engine: Engine | None = None
