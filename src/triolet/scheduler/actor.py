@@ -100,6 +100,11 @@ class StepLoop:
             if facts:
                 self._dispatcher.send_nowait(StepFacts(facts))
 
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """What it drives; None before the runner was ready for the first time."""
+        return self._scheduler
+
     def statistics(self) -> StepLoopStatistics:
         """A moment in its life."""
         return StepLoopStatistics(

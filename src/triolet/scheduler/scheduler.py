@@ -301,6 +301,11 @@ class Scheduler:
             runner_losses=self._num_runner_losses,
         )
 
+    @property
+    def in_flight(self) -> tuple[StepInFlight, ...]:
+        """Steps given to the runner that have not ended, oldest first."""
+        return tuple(self._in_flight)
+
     def requests(self) -> list[RequestStatistics]:
         """Every live request, in the order of arrival: O(live), for people."""
         return [
