@@ -37,12 +37,19 @@ app = App(
         "file (--config FILE or TRIOLET_CONFIG). A flag beats a variable beats the file."
     ),
 )
-# app.command("triolet.cli.serve:serve", name="serve")
-# app.command("triolet.cli.chat:chat", name="chat")
 app.config = (Env(ENV_PREFIX, command=False),)  # for the help; a command line adds the file
-app.command("triolet.cli.show_config:config_app", name="config")
-app.command("triolet.cli.doctor:doctor", name="doctor")
-app.command("triolet.cli.pull:pull", name="pull")
+
+COMMANDS = {
+    "serve": ("triolet.cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
+    "chat": ("triolet.cli.chat:chat", "Chat with a model in the terminal."),
+    "pull": ("triolet.cli.pull:pull", "Fetch a model before it is needed."),
+    "doctor": ("triolet.cli.doctor:doctor", "Check the installation and the machine."),
+    "config": ("triolet.cli.show_config:config_app", "Look at the settings in force."),
+}
+"""Name -> what runs, imported only then, and a line for the list of commands."""
+
+for _name, (_target, _help) in COMMANDS.items():
+    app.command(_target, name=_name, help=_help)
 
 
 @app.meta.default

@@ -10,16 +10,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 PERCENT = re.compile(r"(.*?)\s*\b(\d{1,3})%")
-"""A text that ends in "NN%" has a bar (`triolet.model_source.progress`)."""
+COUNT = re.compile(r"(.*?)\s*\b(\d+) of (\d+)")
+"""A text that ends in "NN%" or in "N of M" has a bar (`triolet.model_source.progress`)."""
 
 STEP_PERCENT = 10
 """Without a terminal a bar is a line at most this often."""
 
 
 def split_percent(text: str) -> tuple[str, int | None]:
-    """A progress text without its percentage, and that percentage."""
-    match = PERCENT.fullmatch(text)
-    return (match[1], min(100, int(match[2]))) if match else (text, None)
+    """A progress text without how far it is, and that in percent."""
+    if match := PERCENT.fullmatch(text):
+        return match[1], min(100, int(match[2]))
+    if (match := COUNT.fullmatch(text)) and int(match[3]) > 0:
+        return match[1], min(100, 100 * int(match[2]) // int(match[3]))
+    return text, None
 
 
 class StartProgress:

@@ -30,8 +30,8 @@ from triolet.config import (
 from triolet.errors import ConfigError
 
 ENV_PREFIX = "TRIOLET_"
-VARIABLES_OF_OTHERS = frozenset({"TRIOLET_CACHE", "TRIOLET_CONFIG"})
-"""Variables that are no settings: the cache directory and the settings file."""
+OTHER_VARIABLES = frozenset({"TRIOLET_CACHE", "TRIOLET_CONFIG", "TRIOLET_SYSTEM"})
+"""Variables that are no settings: the cache directory, the settings file, `chat --system`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -179,7 +179,7 @@ def stray_variables() -> list[str]:
     sentences: list[str] = []
     for variable in triolet_variables():
         name = variable.removeprefix(ENV_PREFIX).lower()
-        if variable not in VARIABLES_OF_OTHERS and name not in known:
+        if variable not in OTHER_VARIABLES and name not in known:
             sentences.append(f"{variable} is ignored: {unknown_setting(name, _names())}")
     return sentences
 
