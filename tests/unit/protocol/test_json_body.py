@@ -1,0 +1,86 @@
+"""JSON bodies: what every parser reads alike is taken, everything else is a named fault."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+
+from triolet.errors import InvalidRequest
+from triolet.protocol.json_body import CLIP_CHARS, JSON_DEPTH_MAX, clip, parse_object
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.slow
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), JSON_VALUES, max_size=4))
+def test_what_json_can_write_is_read_back(value: dict[str, object]) -> None:
+    assert parse_object(json.dumps(value).encode()) == value
+    assert parse_object(json.dumps(value, ensure_ascii=False).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b"{", "not valid JSON"),
+        (b"{'a': 1}", "not valid JSON"),
+        (b'{"a": 1} {"b": 2}', "not valid JSON"),
+        (b'{"a": NaN}', "not valid JSON"),
+        (b'{"a": Infinity}', "not valid JSON"),
+        (b'{"a": -Infinity}', "not valid JSON"),
+        (b'{"a": 1e400}', "not valid JSON"),
+        (b'{"a": 01}', "not valid JSON"),
+        (b'\xef\xbb\xbf{"a": 1}', "byte order mark"),
+        (b'{"a": "\xff"}', "not valid JSON"),
+        ('{"a": 1}'.encode("utf-16"), "not valid JSON"),
+        (rb'{"a": "\ud800"}', "not valid JSON"),
+        (rb'{"\udc00": 1}', "not valid JSON"),
+        (b"[1, 2]", "must be a JSON object, got an array"),
+        (b"null", "must be a JSON object, got null"),
+        (b'"text"', "must be a JSON object, got a string"),
+        (b"12", "must be a JSON object, got an integer"),
+        (b'{"a": 18446744073709551616}', "does not fit in 64 bits"),
+        (b'{"a": -9223372036854775809}', "does not fit in 64 bits"),
+        (b'{"a": ' + b"9" * 300 + b"}", "does not fit in 64 bits"),
+        (b'{"a": ' + b"9" * 100_000 + b"}", "not valid JSON"),
+        (b'{"a": 1, "a": 2}', "twice"),
+        (b'{"o": {"b": 1, "c": 2, "b": 1}}', "twice"),
+        (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "nests deeper"),
+        (b"[" * 1_000_000, "nests deeper"),
+    ],
+)
+def test_anything_else_is_refused_with_its_cause(body: bytes, part: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_object(body)
+    assert part in caught.value.message
+    assert caught.value.code == "invalid_json"
+    assert len(caught.value.message) < 500
+
+
+def test_depth_counts_brackets_outside_of_strings_only() -> None:
+    deepest = b"[" * (JSON_DEPTH_MAX - 1) + b"]" * (JSON_DEPTH_MAX - 1)
+    parse_object(b'{"a": ' + deepest + b"}")
+    parse_object(b'{"a": "' + b"[" * 1000 + b'\\"[[[["}')
+    with pytest.raises(InvalidRequest, match="nests deeper"):
+        parse_object(b'{"a": [' + deepest + b"]}")
+
+
+@given(st.text())
+def test_a_quotation_is_short_and_can_be_encoded(text: str) -> None:
+    assert len(clip(text)) < CLIP_CHARS * 12
+    clip(text).encode()
+    clip([text]).encode()
