@@ -80,9 +80,9 @@ class OutputDispatcher:
         """Deliver nothing more of this request. An unknown or closed one is fine."""
         self._table.close(request_id)
 
-    def conclude(self, request_id: RequestId, reason: FinishReason) -> bool:
-        """End every output of a request where it is; False if it is not open."""
-        return self._table.conclude(request_id, reason)
+    def conclude(self, request_id: RequestId, reason: FinishReason) -> None:
+        """End every output of a request where it is; what is held back is delivered."""
+        self._table.conclude(request_id, reason)
 
     def fail_all(self, error: TrioletError) -> None:
         """End every request with its own copy of an error: the engine cannot go on."""

@@ -119,23 +119,22 @@ class OutputTable:
             entry.closed = True
             entry.touched.clear()
 
-    def conclude(self, request_id: RequestId, reason: FinishReason) -> bool:
+    def conclude(self, request_id: RequestId, reason: FinishReason) -> None:
         """End every output of a request where it is; what is held back is delivered.
 
-        Returns:
-            False if the request is not open.
+        An output whose end is known already keeps that end. An unknown or closed request is
+        fine.
         """
         entry = self._requests.get(request_id)
         if entry is None:
-            return False
+            return
         try:
             deltas = [output.conclude(reason) for output in entry.unfinished()]
         except Exception as error:
             self._fail(entry, _bug(error))
-            return True
+            return
         if all(self._put(entry, delta) for delta in deltas):
             self._finish(entry)
-        return True
 
     def fail_all(self, error: TrioletError) -> None:
         """End every request with its own copy of an error; what is held back is delivered."""

@@ -259,11 +259,12 @@ class TestEnding:
     def test_conclude_delivers_what_is_held_and_finishes(self) -> None:
         table, sink = opened(n=2, stop=["!!"])
         turn(table, tokens("a!"))
-        assert table.conclude(A, FinishReason.TIMEOUT)
+        table.conclude(A, FinishReason.TIMEOUT)
         assert sink.text() == "a!"
         assert [sink.last(i).finish_reason for i in range(2)] == [FinishReason.TIMEOUT] * 2
         assert sink.usage == Usage(3, 2)
-        assert not table.conclude(A, FinishReason.TIMEOUT)
+        table.conclude(A, FinishReason.TIMEOUT)
+        assert sink.calls.count("finish") == 1
 
     def test_request_cannot_be_open_twice(self) -> None:
         table, _ = opened()

@@ -161,7 +161,7 @@ def test_deltas_of_any_steps_come_to_the_same_output(
 
 @pytest.mark.slow
 @given(cases())
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_deltas_of_many_more_steps_come_to_the_same_output(
     case: tuple[Tokenizer, list[int], list[int], RequestFinished, SamplingParams],
 ) -> None:
