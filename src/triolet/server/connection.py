@@ -85,6 +85,7 @@ class Connection:
         self._changed = trio.Event()
         self._read_scope = trio.CancelScope()
         self._feed_scope = trio.CancelScope()
+        self._feed_ended = trio.Event()
         self._send_lock = trio.Lock()
         self._protocol: Http1
 
@@ -133,6 +134,9 @@ class Connection:
                 nursery.start_soon(self._feed)
                 await self._read()
                 self._feed_scope.cancel(reason="client gone")
+                # A feeder that was about to run still makes a request of what it took: that
+                # request must be told, too.
+                await self._feed_ended.wait()
                 await self._protocol.handle(Closed())
                 nursery.cancel_scope.deadline = trio.current_time() + UNWIND_S
         except OSError:
@@ -197,17 +201,19 @@ class Connection:
 
     async def _feed(self) -> None:
         """Give what was read to the protocol, which may wait for the application."""
-        with self._feed_scope:
-            while True:
-                while not self._pending:
-                    await self._changed.wait()
-                data = bytes(self._pending)
-                self._pending.clear()
-                self._wake()
-                try:
+        try:
+            with self._feed_scope:
+                while True:
+                    while not self._pending:
+                        await self._changed.wait()
+                    data = bytes(self._pending)
+                    self._pending.clear()
+                    self._wake()
                     await self._protocol.handle(RawData(data))
-                except RequestRefused:
-                    return
+        except RequestRefused:
+            return
+        finally:
+            self._feed_ended.set()
 
     async def _on_event(self, event: Event) -> None:
         """What the protocol says."""
