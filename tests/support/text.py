@@ -36,7 +36,15 @@ def byte_fallback_backend() -> Tokenizer:
     vocab = {"<unk>": 0}
     for byte in range(256):
         vocab[f"<0x{byte:02X}>"] = len(vocab)
-    for piece in (*"▁abcdefghijklmnopqrstuvwxyzHTé日", "▁t", "▁th", "lo", "in", "\ufffd"):
+    for piece in (
+        *"▁abcdefghijklmnopqrstuvwxyzHTé日",
+        "▁t",
+        "▁th",
+        "lo",
+        "in",
+        "\ufffd",
+        "▁\ufffd",
+    ):
         vocab[piece] = len(vocab)
     merges = [("▁", "t"), ("▁t", "h"), ("l", "o"), ("i", "n")]
     backend = Tokenizer(

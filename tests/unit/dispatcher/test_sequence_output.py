@@ -178,6 +178,14 @@ def test_tokens_of_a_character_come_out_together() -> None:
     assert seen == [("a", 1), None, None, None, ("😀", 4), ("b", 1)]
 
 
+def test_tokens_of_a_held_character_are_held_together() -> None:
+    output = output_of(SamplingParams(stop=["é!"]))
+    output.receive(sampled(text_tokens("aé")))
+    assert output.release() == OutputDelta(0, "a", (97,))
+    output.receive(sampled(text_tokens("?")))
+    assert output.release() == OutputDelta(0, "é?", (0xC3, 0xA9, 63))
+
+
 def test_only_a_possible_beginning_of_a_stop_string_is_held() -> None:
     output = output_of(SamplingParams(stop=["<|x|>"]))
     seen: list[str | None] = []
@@ -282,11 +290,10 @@ class TestPrefix:
         assert delta.text == "é"
 
     def test_stop_string_begun_in_it_is_found(self) -> None:
-        output = self.resumed("xEN", SamplingParams(stop=["END"]))
-        output.receive(sampled(text_tokens("D.")))
-        delta = output.release()
-        assert delta == OutputDelta(
-            0, "", (68,), finish_reason=FinishReason.STOP, stop_reason="END"
+        output = self.resumed("xE", SamplingParams(stop=["END"]))
+        output.receive(sampled(text_tokens("ND.")))
+        assert output.release() == OutputDelta(
+            0, "", (78, 68), finish_reason=FinishReason.STOP, stop_reason="END"
         )
 
     def test_stop_string_within_it_is_past(self) -> None:

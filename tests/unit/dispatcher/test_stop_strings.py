@@ -7,9 +7,8 @@ from hypothesis import example, given, settings, strategies as st
 
 from triolet.dispatcher.stop_strings import StopMatch, StopMatcher
 
-SMALL = st.text(alphabet="ab", min_size=1, max_size=6)
-STOPS = st.lists(SMALL, min_size=1, max_size=4)
-PIECES = st.lists(st.tuples(st.text(alphabet="abc", max_size=5), st.booleans()), max_size=12)
+STOPS = st.lists(st.text(alphabet="ab", min_size=2, max_size=7), min_size=1, max_size=3)
+PIECES = st.lists(st.tuples(st.text(alphabet="ab", max_size=5), st.booleans()), max_size=12)
 
 
 def naive(pieces: list[tuple[str, bool]], stops: list[str]) -> tuple[str, int] | None:
@@ -32,6 +31,8 @@ def naive_held(text: str, stops: list[str]) -> int:
 @given(PIECES, STOPS)
 @example([("aab", True)], ["b", "ab", "aab"])
 @example([("abab", False), ("ab", True)], ["ababab"])
+@example([("aaab", True)], ["aab"])
+@example([("abab", False), ("ab", True)], ["abab"])
 @settings(max_examples=40, deadline=None)
 def test_match_is_the_first_completed_one(pieces: list[tuple[str, bool]], stops: list[str]) -> None:
     check_match(pieces, stops)

@@ -104,10 +104,10 @@ def test_output_after_a_prompt_is_what_it_adds_to_the_prompt(
 
 def test_no_part_of_a_prompt_that_ends_within_a_character_comes_out() -> None:
     for tokenizer in (BYTE_LEVEL, BYTE_FALLBACK):
-        (euro,) = [tokenizer.encode("x€")[-3:]]
-        prompt = [*tokenizer.encode("secret"), *euro[:2]]
-        assert "secret" not in streamed(tokenizer, [*tokenizer.encode("in")], prompt)
-        assert "x" not in streamed(tokenizer, [euro[2]], prompt)
+        *_, first, second, third = tokenizer.encode("x€")
+        prompt = [*tokenizer.encode("secret"), first, second]
+        assert streamed(tokenizer, [tokenizer.encode("in")[-1]], prompt) == "in"
+        assert streamed(tokenizer, [third], prompt) == "\ufffd"
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, BYTE_LEVEL, BYTE_FALLBACK])
@@ -142,6 +142,22 @@ def test_long_run_of_invalid_bytes_is_not_held_for_ever() -> None:
         pieces = [detokenizer.push(euro[0]) for _ in range(1000)]
         assert len("".join(pieces)) >= 1000 - HELD_TOKENS_MAX
         assert "".join(pieces) + detokenizer.flush() == "\ufffd" * 1000
+
+
+@pytest.mark.parametrize("num_invalid", range(HELD_TOKENS_MAX - 6, HELD_TOKENS_MAX + 6))
+def test_character_at_the_end_of_a_long_invalid_run_stays_whole(num_invalid: int) -> None:
+    first, second, third = BYTE_LEVEL.encode("€")
+    for tail in ([first, second, third], [second, first, second, third], [first, second]):
+        token_ids = [first] * num_invalid + tail
+        assert streamed(BYTE_LEVEL, token_ids) == BYTE_LEVEL.decode(token_ids)
+    token_ids = BYTE_FALLBACK.encode("a" + "\ufffd" * num_invalid + "€")
+    assert streamed(BYTE_FALLBACK, token_ids) == "a" + "\ufffd" * num_invalid + "€"
+
+
+def test_spaces_in_a_long_run_of_replacement_characters_are_kept() -> None:
+    token_ids = [BYTE_FALLBACK.backend.token_to_id(t) or 0 for t in ("a", "▁\ufffd", "▁th")]
+    token_ids[1:2] *= 100
+    assert streamed(BYTE_FALLBACK, token_ids) == "a" + " \ufffd" * 100 + " th"
 
 
 def test_invalid_byte_behind_streamed_bytes_does_not_stop_the_stream() -> None:
