@@ -237,6 +237,19 @@ def test_stop_string_before_an_end_wins_and_later_tokens_are_void() -> None:
     assert not output.ended_by_text, "the scheduler knows of an end already"
 
 
+def test_stop_string_counts_only_behind_min_tokens() -> None:
+    output = output_of(SamplingParams(stop=["."], min_tokens=2))
+    output.receive(sampled(text_tokens("a.b.")))
+    delta = output.release()
+    assert delta is not None
+    assert (delta.text, len(delta.token_ids)) == ("a.b", 4)
+    output = output_of(SamplingParams(stop=["."], min_tokens=1))
+    output.receive(sampled(text_tokens("a.b.")))
+    delta = output.release()
+    assert delta is not None
+    assert (delta.text, len(delta.token_ids)) == ("a", 2)
+
+
 def test_end_before_a_stop_string_wins() -> None:
     output = output_of(SamplingParams(stop=["."]))
     output.receive(sampled(text_tokens("ab.c")))
