@@ -5,10 +5,9 @@ from __future__ import annotations
 from triolet.errors import TrioletError
 from triolet.protocol import sse
 
-MESSAGE_CHARS_MAX = 2000
-"""With JSON escapes of up to 6 bytes a body stays under 16 KB, in practice under 8 KB."""
-
-PARAM_CHARS_MAX = 200
+MESSAGE_CHARS_MAX = 1000
+PARAM_CHARS_MAX = 160
+"""A character takes at most 6 bytes of JSON: a body is under 8 KB whatever it quotes."""
 
 _TYPES: dict[int, str] = {
     400: "invalid_request_error",

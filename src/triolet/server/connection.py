@@ -142,7 +142,7 @@ class Connection:
         except OSError:
             self._broken = True  # the client was gone before it had a name
         finally:
-            await self._close()
+            self._socket.close()
 
     async def _handshake(self) -> bool:
         if not isinstance(self._stream, trio.SSLStream):
@@ -237,13 +237,12 @@ class Connection:
         self._pending.clear()
         self._wake()
         self._read_scope.deadline = trio.current_time() + LINGER_S
-        if isinstance(self._stream, trio.SocketStream) and not self._broken:
+        if not self._broken:
             try:
-                await self._stream.send_eof()
-            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+                # The end of the answer is in its framing, so TLS needs no closing message.
+                self._socket.shutdown(trio.socket.SHUT_WR)
+            except OSError:
                 self._broken = True
-        else:
-            self._read_scope.cancel(reason="answered")
         await self._protocol.handle(Closed())
 
     async def _send(self, data: bytes) -> None:
@@ -278,12 +277,6 @@ class Connection:
     async def _lost(self) -> None:
         self.abort()
         await self._protocol.handle(Closed())
-
-    async def _close(self) -> None:
-        if not self._broken and not self.direct:
-            with trio.move_on_after(LINGER_S):  # TLS says good-bye
-                await self._stream.aclose()
-        self._socket.close()
 
     def _wake(self) -> None:
         self._changed.set()

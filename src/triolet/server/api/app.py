@@ -24,7 +24,7 @@ from triolet.protocol.json_body import clip
 from triolet.server.api.asgi import Receive, Scope, Send
 from triolet.server.api.call import Call, Services
 from triolet.server.api.error_response import HttpRefused, Response
-from triolet.server.api.exchange import ClientGone, Exchange
+from triolet.server.api.exchange import CLOSE, ClientGone, Exchange
 from triolet.server.api.gate import PUBLIC_PATHS, Caller, Cors, Keys, client_label
 from triolet.server.api.live import LiveRequest, LiveRequests
 from triolet.server.api.table import BODILESS, Endpoint, find
@@ -99,6 +99,7 @@ class Api:
             (b"x-request-id", (label or request_id).encode("ascii")),
             (b"x-triolet-request-id", request_id.encode("ascii")),
             *self._cors.headers(exchange.headers),
+            *(CLOSE if self.services.draining else ()),
         ]
         preflight = self._cors.preflight(exchange.method, exchange.headers)
         if preflight is not None:
