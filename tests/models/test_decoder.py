@@ -1,8 +1,11 @@
 """The generic decoder gives transformers' logits, for every family and way of batching."""
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
@@ -21,8 +24,12 @@ from support.tiny_models import (
     save,
 )
 from triolet.config import ModelConfig
+from triolet.models import registry
 from triolet.models.decoder import Decoder
+from triolet.models.families import describe
 from triolet.models.loader import load_model
+from triolet.models.spec import DecoderSpec, LayerSpec
+from triolet.models.weights import SafetensorsWeights
 from triolet_kernels.reference.reference_ops import ReferenceOps
 
 TOLERANCE = 1e-4
@@ -61,7 +68,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3": ("qwen3", {"head_dim": 16}),
     "gemma": ("gemma", GEMMA),
-    "gemma2": ("gemma2", {**GEMMA, "sliding_window": 8, "query_pre_attn_scalar": 24}),
+    "gemma2": (
+        "gemma2",
+        {
+            **GEMMA,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 8.0,
+        },
+    ),
     "gemma3": (
         "gemma3_text",
         {**GEMMA, "sliding_window": 8, "query_pre_attn_scalar": 24, "num_hidden_layers": 7},
@@ -122,3 +138,95 @@ def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     for way, steps in ways.items():
         result = run_packed(decoder, ops, sequences, steps)
         assert relative_error(result, oracle) < TOLERANCE, way
+
+
+def every_layer(change: Callable[[LayerSpec], LayerSpec]) -> Callable[[DecoderSpec], DecoderSpec]:
+    return lambda spec: attrs.evolve(spec, layers=tuple(change(layer) for layer in spec.layers))
+
+
+def attention(**fields: object) -> Callable[[DecoderSpec], DecoderSpec]:
+    changes: dict[str, Any] = fields
+    return every_layer(
+        lambda layer: attrs.evolve(layer, attention=dataclasses.replace(layer.attention, **changes))
+    )
+
+
+def of_spec(**fields: object) -> Callable[[DecoderSpec], DecoderSpec]:
+    changes: dict[str, Any] = fields
+    return lambda spec: attrs.evolve(spec, **changes)
+
+
+def all_layers_rotate(spec: DecoderSpec) -> DecoderSpec:
+    first = spec.layers[0]
+    assert first.rope is not None
+    return every_layer(
+        lambda layer: attrs.evolve(layer, attention=first.attention, rope=first.rope)
+    )(spec)
+
+
+def one_theta(spec: DecoderSpec) -> DecoderSpec:
+    full = spec.ropes["full_attention"]
+    return attrs.evolve(spec, ropes=dict.fromkeys(spec.ropes, full))
+
+
+def plain_rope(spec: DecoderSpec) -> DecoderSpec:
+    return attrs.evolve(
+        spec, ropes={key: attrs.evolve(r, kind="default") for key, r in spec.ropes.items()}
+    )
+
+
+# what is switched off -> (a case of CASES that has it, how)
+SWITCHES: dict[str, tuple[str, Callable[[DecoderSpec], DecoderSpec]]] = {
+    "window": ("mistral", attention(window=None)),
+    "window from a layer on": ("qwen2-window", attention(window=None)),
+    "attention soft cap": ("gemma2", attention(softcap=None)),
+    "logits soft cap": ("gemma3-softcap", of_spec(logits_softcap=None)),
+    "norm of each head": ("qwen3", of_spec(qk_norm=None)),
+    "norm of whole vectors": ("olmo2", of_spec(qk_norm=None)),
+    "qkv bias": ("qwen2", of_spec(qkv_bias=False)),
+    "output bias": ("llama-tied-biased", of_spec(o_bias=False)),
+    "mlp bias": ("llama-tied-biased", of_spec(mlp_bias=False)),
+    "attention scale": ("gemma2", attention(scale=0.25)),
+    "norm offset": ("gemma", of_spec(norm_offset=0.0)),
+    "embedding scale": ("gemma", of_spec(embedding_scale=1.0)),
+    "residual multiplier": ("granite", of_spec(residual_scale=1.0)),
+    "logits divisor": ("granite", of_spec(logits_divisor=1.0)),
+    "layers without positions": ("smollm3", all_layers_rotate),
+    "local theta": ("gemma3", one_theta),
+    "llama3 frequencies": ("llama-llama3", plain_rope),
+    "yarn frequencies": ("llama-yarn", plain_rope),
+    "longrope factors": ("phi3-partial-long", plain_rope),
+    "activation": ("gemma", of_spec(activation="silu")),
+}
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_each_feature_moves_logits_far_beyond_the_tolerance(switch: str, tmp_path: Path) -> None:
+    """So `test_logits_equal_transformers` would have seen it missing or wrong."""
+    name, change = SWITCHES[switch]
+    model_type, fields = CASES[name]
+    oracle_model = build(model_type, **fields)
+    saved = save(oracle_model, tmp_path)
+    ops = ReferenceOps(torch.device("cpu"), torch.float32)
+    spec = change(describe(registry.need(saved.architecture), saved.config))
+    with SafetensorsWeights([tmp_path / "model.safetensors"], torch.float32) as weights:
+        changed = Decoder(spec, weights, ops, max_position=256, progress=lambda _: None)
+    sequences = random_sequences(LENGTHS)
+    result = run_packed(changed, ops, sequences, prefill_at_once(LENGTHS))
+    oracle = oracle_logits(oracle_model, sequences)
+    assert relative_error(result, oracle) > 100 * TOLERANCE
+
+
+def test_bfloat16_errs_no_more_than_transformers_in_bfloat16(tmp_path: Path) -> None:
+    """Against float32: the error is that of the dtype, not ours."""
+    oracle_model = build("llama")
+    saved = save(oracle_model, tmp_path)
+    sequences = random_sequences(LENGTHS)
+    oracle = oracle_logits(oracle_model, sequences)
+    theirs = relative_error(oracle_logits(oracle_model.to(torch.bfloat16), sequences), oracle)
+    ops = ReferenceOps(torch.device("cpu"), torch.bfloat16)
+    decoder = load_model(saved, ops, ModelConfig(), lambda _: None)
+    ours = relative_error(
+        run_packed(decoder, ops, sequences, prefill_in_chunks(LENGTHS, 30)), oracle
+    )
+    assert ours < 1.5 * theirs
