@@ -7,6 +7,7 @@ channel is a bug and raises. Only the edge from a caller into the engine waits (
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar, cast
 
 import attrs
@@ -70,6 +71,8 @@ class Channel(Generic[T]):
         self._sent = 0
         self._depth_max = 0
         self._waking = False
+        self.hold_up: Callable[[], Awaitable[None]] | None = None
+        """Called before each receive, for a harness that clogs the channel."""
 
     def send_nowait(self, message: T) -> None:
         """Send with a credit already held.
@@ -98,6 +101,8 @@ class Channel(Generic[T]):
 
         A checkpoint; cancelled, nothing was taken. May return an empty list after `wake`.
         """
+        if self.hold_up is not None:
+            await self.hold_up()
         first = await self._receive.receive()
         return (
             [cast("T", first), *self.receive_all_nowait()] if first is not _WAKE else self._woken()

@@ -25,6 +25,7 @@ from triolet.testing.simulated_transport import (
     constant_step_time,
 )
 from triolet.tokenizer.byte_tokenizer import ByteTokenizer
+from triolet.tokenizer.tokenizer import Tokenizer
 
 STEP_S = 0.01
 """Virtual seconds of a fake step, where a test does not say otherwise."""
@@ -90,11 +91,13 @@ async def open_fake_engine(
         yield FakeHouse(engine, transport, parts.faults)
 
 
-def fake_parts(facts: ModelFacts, transport: Transport, seed: int = 0) -> EngineParts:
+def fake_parts(
+    facts: ModelFacts, transport: Transport, seed: int = 0, tokenizer: Tokenizer | None = None
+) -> EngineParts:
     """Parts of an engine that depend on nothing but a seed, around a given transport."""
     return EngineParts(
         facts=facts,
-        tokenizer=ByteTokenizer(),
+        tokenizer=ByteTokenizer() if tokenizer is None else tokenizer,
         transport=transport,
         offload=InlineOffload(),
         rng=random.Random(seed),

@@ -41,7 +41,7 @@ LAST_TOKEN_ID = 127
 
 def fake_facts(context_len: int = 512) -> ModelFacts:
     """Facts of a model that does not exist, for the byte tokenizer; `attrs.evolve` them."""
-    tokenizer = ByteTokenizer()
+    tokenizer = ByteTokenizer(chat_template=None)  # only asked for its sizes
     return ModelFacts(
         name="fake",
         directory=Path("/nonexistent"),

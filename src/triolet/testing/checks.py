@@ -1,0 +1,411 @@
+"""Every guarantee as an invariant: after each scheduler tick, and at the end of a run.
+
+A check is a function of the `World` that says what it finds. They know what was done on
+purpose (`world.excuses`, and the plan of each client), and excuse nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import attrs
+from trio.testing import wait_all_tasks_blocked
+
+from triolet.engine.client import Health
+from triolet.request import FinishReason
+from triolet.sampling_params import SamplingParams
+from triolet.testing.clients import ReceivedOutput, SimulatedClient
+from triolet.testing.fake_runner import expected_tokens
+from triolet.testing.workloads import ExpectedOutput, expected_output
+from triolet.testing.world import World
+
+Findings = Iterator[str]
+
+RUNNER_FAULTS = (
+    *("runner_crash", "runner_hang", "slow_step", "step_error", "corrupt_result"),
+    *("lost_result", "repeated_result", "load_failure"),
+)
+"""Kinds of fault that may cost the runner its life."""
+FALSE_POISON_DEATHS = 3
+"""Deaths in a row that make an innocent request look like poison: no rule can tell."""
+TIME_TOLERANCE_S = 1e-6
+"""Virtual time is exact but for the rounding of sums."""
+GAUGES = (
+    *("num_requests_running", "num_requests_waiting", "num_requests_live"),
+    "kv_cache_blocks_used",
+)
+CANARY_PROMPT = tuple(range(40, 60))
+CANARY_TOKENS = 5
+
+
+@attrs.frozen
+class Check:
+    """One invariant.
+
+    Attributes:
+        about: The guarantee it stands for.
+        find: Says what is broken.
+    """
+
+    about: str
+    find: Callable[[World], Findings]
+
+
+# After each turn of the scheduler.
+
+
+def find_lost_blocks(world: World) -> Findings:
+    """Block pool, prefix cache, queues and trees agree with each other."""
+    assert world.scheduler is not None
+    try:
+        world.scheduler.check_integrity()
+    except AssertionError as error:
+        yield f"the scheduler's books do not balance: {error!r}"
+
+
+def find_ended_but_scheduled(world: World) -> Findings:
+    """After a turn the scheduler holds no request whose scope was left or that has ended."""
+    assert world.insides is not None
+    assert world.scheduler is not None
+    registry = world.insides.registry
+    for request in world.scheduler.requests():
+        entry = registry.get(request.request_id)
+        if entry is None or entry.state.is_final:
+            state = "gone" if entry is None else entry.state.value
+            yield (
+                f"{request.request_id} is {state} and the scheduler still holds it, "
+                f"with {request.blocks} blocks"
+            )
+
+
+def find_credits_without_owner(world: World) -> Findings:
+    """Admission counts at least the live requests, and at most its limit."""
+    assert world.insides is not None
+    admission = world.insides.admission.statistics()
+    limit = world.config.scheduler.max_live_requests
+    if not len(world.insides.registry) <= admission.live_requests <= limit:
+        yield (
+            f"admission counts {admission.live_requests} requests; {len(world.insides.registry)} "
+            f"are live and the limit is {limit}"
+        )
+
+
+TURN_CHECKS = {
+    "blocks": Check("G1: every block has an owner or is free", find_lost_blocks),
+    "ended": Check("G1: no step contains a request that has ended", find_ended_but_scheduled),
+    "credits": Check("G7: what is admitted is counted", find_credits_without_owner),
+}
+
+# When every client is gone and the engine is still open.
+
+
+def find_leftovers_in_open_engine(world: World) -> Findings:
+    """An engine without clients holds nothing: requests, blocks, credits, gauges."""
+    assert world.engine is not None
+    assert world.insides is not None
+    statistics = world.engine.statistics()
+    is_alive = world.engine.health is not Health.DEAD
+    left = {
+        "requests_live": statistics.requests_live,
+        "requests_running": statistics.requests_running if is_alive else 0,
+        "requests_waiting": statistics.requests_waiting if is_alive else 0,
+        "blocks_used": statistics.blocks_used if is_alive else 0,
+    }
+    yield from (f"{name} is {value}, not 0" for name, value in left.items() if value)
+
+
+def find_nonzero_gauges(world: World) -> Findings:
+    """What operators see of an idle engine is that it is idle."""
+    assert world.engine is not None
+    if world.engine.health is Health.DEAD:
+        return
+    values = {
+        line.split("{")[0].removeprefix("triolet:"): float(line.rsplit(" ", 1)[1])
+        for line in world.engine.metrics().decode().splitlines()
+        if line.startswith("triolet:")
+    }
+    for gauge in GAUGES:
+        if values.get(gauge) != 0.0:
+            yield f"gauge {gauge} is {values.get(gauge)}, not 0"
+
+
+def find_wrong_health(world: World) -> Findings:
+    """An idle engine is not stuck, and dead only if there is a reason."""
+    assert world.engine is not None
+    health = world.engine.health
+    if health is Health.STUCK:
+        yield "the engine has no work and calls itself stuck"
+    if health is Health.DEAD and not death_is_excused(world):
+        yield f"the engine is dead: {world.engine.death}"
+
+
+IDLE_CHECKS = {
+    "idle": Check("G3: an engine without clients holds nothing", find_leftovers_in_open_engine),
+    "health": Check("G8: health tells the truth", find_wrong_health),
+}
+GAUGE_CHECKS = {
+    "gauges": Check("G8: the gauges of an idle engine are 0", find_nonzero_gauges),
+}
+
+
+async def check_canary(world: World) -> Findings:
+    """After all that happened a new request is served, with the right answer."""
+    assert world.engine is not None
+    sampling = SamplingParams(temperature=0.0, max_tokens=CANARY_TOKENS, ignore_eos=True)
+    prompt = CANARY_PROMPT[: max(1, world.engine.max_model_len - CANARY_TOKENS)]
+    async with world.engine.generate(prompt, sampling) as stream:
+        got = [token async for delta in stream for token in delta.token_ids]
+    eos_one_in = world.scenario.model.eos_one_in
+    expected = expected_tokens(
+        prompt, CANARY_TOKENS, eos_token_id=_fake_eos(world), eos_one_in=eos_one_in
+    )
+    await wait_all_tasks_blocked()
+    return iter(() if got[: len(expected)] == expected else (f"got {got}, not {expected}",))
+
+
+def _fake_eos(world: World) -> int:
+    assert world.engine is not None
+    return world.engine.facts.eos_token_ids[0]
+
+
+# When everything is closed.
+
+
+def find_unexplained_ends(world: World) -> Findings:
+    """Everyone got an answer, or what they themselves, or a fault, brought about."""
+    for client in world.clients:
+        why_not = _unexplained(client, world)
+        if why_not is not None:
+            error = "" if client.error is None else f" ({client.error.code}: {client.error})"
+            yield f"client {client.number} {why_not}{error}"
+
+
+def _unexplained(client: SimulatedClient, world: World) -> str | None:
+    plan, excuses = client.plan, world.excuses
+    code = None if client.error is None else client.error.code
+    is_shutting = excuses.drained or excuses.closed or excuses.service_cancelled
+    match client.end, code:
+        case None, _:
+            return "never came to an end"
+        case "finished", _:
+            return "finished although it is poison" if plan.is_poison else None
+        case "left", _:
+            plans = (plan.leaves_after_s, plan.breaks_after, plan.ignores_s)
+            wanted = client.told is not None or any(value is not None for value in plans)
+            return None if wanted else "left, which it did not want"
+        case "unserved", _:
+            return None if is_shutting or death_is_excused(world) else "found no engine"
+        case "refused", "not_serving":
+            return None if is_shutting else "was refused by an engine that serves"
+        case "refused", "queue_full":
+            limits = {"max_live_requests", "max_queued_tokens"} & set(world.scenario.engine)
+            return None if limits else "was refused for limits that nobody reached"
+        case "refused", "context_length_exceeded":
+            fits = len(plan.prompt) + max(1, len(plan.prefix)) <= world.max_model_len
+            return "was refused although it fits" if fits else None
+        case "failed", "deadline_exceeded":
+            had_one = any(value is not None for value in attrs.astuple(plan.timeouts))
+            return None if had_one else "ran out of a time that it had no limit of"
+        case "failed", "poison_request":
+            framed = num_runner_faults(world) >= FALSE_POISON_DEATHS
+            return None if plan.is_poison or framed else "was taken for poison"
+        case "failed", "request_failed":
+            broken = plan.has_row_error or plan.sink_breaks_at is not None
+            return None if broken else "failed alone"
+        case "dead", _:
+            return None if death_is_excused(world) else "found the engine dead"
+        case _:
+            return f"ended as {client.end}"
+
+
+def find_wrong_outputs(world: World) -> Findings:
+    """Every token and character is that of a quiet run, in order, up to where it ended."""
+    for client in world.clients:
+        sampling = client.plan.sampling
+        if client.end == "finished" and len(client.outputs) != sampling.n:
+            yield f"client {client.number} got {len(client.outputs)} of {sampling.n} outputs"
+        for index, got in sorted(client.outputs.items()):
+            expected = expected_output(
+                client.plan, index, world.max_model_len, world.scenario.model.eos_one_in
+            )
+            for finding in _compare(client, got, expected, world):
+                yield f"client {client.number}, output {index}: {finding}"
+
+
+def _compare(
+    client: SimulatedClient, got: ReceivedOutput, expected: ExpectedOutput, world: World
+) -> Findings:
+    plan = client.plan
+    if got.pieces_after_end:
+        yield f"{got.pieces_after_end} pieces came after its end"
+    if plan.sampling.logprobs is not None and got.logprobs != len(got.token_ids):
+        yield f"{got.logprobs} log-probabilities for {len(got.token_ids)} tokens"
+    match got.finish_reason:
+        case FinishReason.STOP | FinishReason.LENGTH:
+            whole = (expected.token_ids, expected.text, expected.finish_reason)
+            if (tuple(got.token_ids), got.text, got.finish_reason) != whole:
+                yield f"{got} is not {expected}"
+            if got.stop_reason != expected.stop_reason:
+                yield f"stopped by {got.stop_reason!r}, not {expected.stop_reason!r}"
+            return
+        case FinishReason.TIMEOUT if plan.timeouts.total is None:
+            yield "ran out of a time that it had no limit of"
+        case FinishReason.CANCELLED if (
+            plan.sampling.keep is None and client.request_id not in world.excuses.cancelled_ids
+        ):
+            yield "was cancelled, which nobody did"
+        case None if client.end == "finished":
+            yield "has no end"
+        case _:
+            pass
+    if tuple(got.token_ids) != expected.token_ids[: len(got.token_ids)]:
+        yield f"tokens {got.token_ids} are not the first of {expected.token_ids}"
+    if not "".join(map(chr, got.token_ids)).startswith(got.text):
+        yield f"text {got.text!r} is not that of tokens {got.token_ids}"
+
+
+def find_wrong_usage(world: World) -> Findings:
+    """Usage counts what was delivered, and the prompt once."""
+    for client in world.clients:
+        if client.usage is None:
+            continue
+        delivered = len(client.plan.prefix) + sum(len(o.token_ids) for o in client.outputs.values())
+        counted = (client.usage.prompt_tokens, client.usage.completion_tokens)
+        if counted != (len(client.plan.prompt), delivered):
+            yield (
+                f"client {client.number} was charged {counted} for "
+                f"{(len(client.plan.prompt), delivered)} tokens"
+            )
+
+
+def find_wrong_number_of_ends(world: World) -> Findings:
+    """A request ends exactly once, for the engine and for its sink."""
+    for client in world.clients:
+        is_told = client.end in ("finished", "failed", "dead") and client.stream is not None
+        if client.plan.has_sink and client.ends_seen != is_told and client.end != "refused":
+            yield f"client {client.number} was told {client.ends_seen} times of its end"
+    assert world.insides is not None
+    ended = sum(world.insides.registry.ended.values())
+    seen = world.counts["requests"]
+    if ended < seen:
+        yield f"{seen} requests were submitted and {ended} ended"
+
+
+def find_missed_deadlines(world: World) -> Findings:
+    """A deadline is kept to the moment, on a clock that does not jump."""
+    if world.excuses.clock_jumped:
+        return
+    for client in world.clients:
+        if client.error is None or client.error.code != "deadline_exceeded":
+            continue
+        if client.ended_at is None or client.arrived_at is None or client.plan.read_delay_s:
+            continue
+        limits = [s for s in attrs.astuple(client.plan.timeouts) if s is not None]
+        tokenizing = world.scenario.model.tokenize_s if client.plan.is_text else 0.0
+        took = client.ended_at - client.arrived_at
+        longest = max(min(limits), tokenizing) + TIME_TOLERANCE_S
+        if not min(limits) - TIME_TOLERANCE_S <= took <= longest:
+            yield f"client {client.number} was ended after {took} s; its limit is {min(limits)} s"
+
+
+def find_leftovers(world: World) -> Findings:
+    """Nothing outlives the engine: requests, credits, outputs, marks, workers."""
+    insides, transport = world.insides, world.transport
+    assert insides is not None
+    assert transport is not None
+    admission = insides.admission.statistics()
+    left = {
+        "live requests": len(insides.registry),
+        "reserved places": admission.live_requests,
+        "reserved tokens": admission.queued_tokens,
+        "open outputs": insides.dispatcher.statistics().outputs.requests,
+        "workers": sum(not getattr(backend, "closed", False) for backend in transport.backends),
+    }
+    yield from (f"{value} {name} are left" for name, value in left.items() if value)
+
+
+def find_overfull_channels(world: World) -> Findings:
+    """No channel ever held more than its bound."""
+    assert world.insides is not None
+    for channel in attrs.astuple(world.insides.wiring, recurse=False):
+        statistics = channel.statistics()
+        if statistics.depth_max > statistics.bound:
+            yield f"{statistics.name} held {statistics.depth_max}, its bound is {statistics.bound}"
+
+
+def find_unexplained_deaths(world: World) -> Findings:
+    """The runner dies of what was done to it, and the engine of nothing else either."""
+    assert world.insides is not None
+    restarts = world.insides.runner.statistics().restarts
+    has_poison = any(client.plan.is_poison for client in world.clients)
+    if restarts > num_runner_faults(world) and not has_poison:
+        yield f"the runner was replaced {restarts} times; {num_runner_faults(world)} faults struck"
+    if world.death is not None and not death_is_excused(world):
+        yield f"the engine died: {world.death!r}"
+    if world.death is None and world.excuses.actors_crashed and not world.excuses.service_cancelled:
+        yield f"{world.excuses.actors_crashed} crashed and the engine said nothing"
+
+
+def find_logged_errors(world: World) -> Findings:
+    """Nothing is logged as an error that was not done on purpose."""
+    if not death_is_excused(world):
+        yield from (f"logged: {line}" for line in world.logged_errors)
+
+
+END_CHECKS = {
+    "ends": Check("G2, G4, G5: every end has its reason", find_unexplained_ends),
+    "outputs": Check("G2, G4, G5: outputs equal those of a quiet run", find_wrong_outputs),
+    "usage": Check("G2: usage is what was delivered", find_wrong_usage),
+    "one_end": Check("G2: exactly one end", find_wrong_number_of_ends),
+    "deadlines": Check("G10: deadlines are kept", find_missed_deadlines),
+    "leftovers": Check("G3: nothing is left", find_leftovers),
+    "channels": Check("G7: every queue has its bound", find_overfull_channels),
+    "deaths": Check("G4: nothing dies without a cause", find_unexplained_deaths),
+    "log": Check("G5: no error without a cause", find_logged_errors),
+}
+
+# Found by the simulation itself.
+
+OTHER_CHECKS = {
+    "progress": "G6: everything ends before the horizon",
+    "transitions": "G2: request states follow the table",
+    "kv_content": "G5: a sequence reads its own tokens in the KV cache",
+    "canary": "G6: afterwards a new request is served",
+    "tasks": "G3: no task is left",
+    "crash": "G3: nothing but the errors of the interface comes out",
+}
+
+CHECKS: dict[str, str] = {
+    **{
+        name: check.about
+        for checks in (TURN_CHECKS, IDLE_CHECKS, GAUGE_CHECKS, END_CHECKS)
+        for name, check in checks.items()
+    },
+    **OTHER_CHECKS,
+}
+"""Every check by name, with the guarantee it stands for."""
+
+
+def run_checks(world: World, checks: dict[str, Check]) -> None:
+    """Note what some checks find, but for those that the scenario skips."""
+    for name, check in checks.items():
+        if name not in world.scenario.skip_checks:
+            for finding in check.find(world):
+                world.violate(name, finding)
+
+
+def num_runner_faults(world: World) -> int:
+    """Faults that struck so far and may have killed the runner."""
+    return sum(world.counts[f"fault {name}"] for name in RUNNER_FAULTS)
+
+
+def death_is_excused(world: World) -> bool:
+    """Whether something was done that may kill the engine as a whole."""
+    excuses = world.excuses
+    if excuses.actors_crashed or excuses.load_failed:
+        return True
+    assert world.insides is not None
+    is_spent = world.insides.runner.statistics().state == "dead"
+    has_poison = any(client.plan.is_poison for client in world.clients)
+    limit = world.config.runner.max_restarts
+    return is_spent and (num_runner_faults(world) > limit or has_poison)
