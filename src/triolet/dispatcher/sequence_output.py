@@ -168,7 +168,8 @@ class SequenceOutput:
 
     def _release_end(self, end: RequestFinished) -> OutputDelta:
         """The last delta of an output that ended in tokens, or by a stop string before that."""
-        del self._incoming[end.num_output_tokens - self.num_tokens :]
+        num_inside = end.num_output_tokens - self.num_tokens
+        del self._incoming[num_inside:], self._incoming_logprobs[num_inside:]
         stopped = self._decode(1 if end.drop_stop_token and self._incoming else 0)
         if stopped:
             return self._stop(stopped)

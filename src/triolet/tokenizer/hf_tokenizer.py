@@ -126,6 +126,9 @@ class HFTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Releases the GIL while it works, as `Backend.encode` does not.
 
+        The first call in a process starts the thread pool of `tokenizers`, which lasts as
+        long as the process, unless the environment has TOKENIZERS_PARALLELISM=false.
+
         Raises:
             InvalidRequest: The text holds a lone surrogate.
         """
