@@ -12,13 +12,14 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-from support.sampling import VOCAB, sampler, sequences_of
+from support.sampling import VOCAB, reference_ops, sampler, sequences_of
 from triolet.messages.scheduler_to_runner import SequenceState
 from triolet.request import SequenceId
 from triolet.runner.logits_processors import LogitsProcessor, add_bias_and_penalties, ban_tokens
 from triolet.runner.sampler import SampledRows
 from triolet.runner.sequence_table import SequenceTable
 from triolet.sampling_params import SamplingParams
+from triolet_kernels.ops import SamplingBatch
 
 PROMPT = [1, 2, 3, 4, 3]
 OUTPUT = [5, 6, 5, 5, 2]
@@ -150,6 +151,33 @@ def test_excluding_every_token_fails_the_row_alone() -> None:
         ((failed, text),) = rows.errors
         assert failed.state.sequence_id == 0
         assert "exclude every one" in text
+
+
+class _ShyOps:
+    """Says -1 for a greedy row with a NaN in it, as native kernels do."""
+
+    def __init__(self) -> None:
+        self._ops = reference_ops()
+        self.device = self._ops.device
+
+    def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
+        return self._ops.sample(logits, batch).masked_fill(logits.isnan().any(1), -1)
+
+    def top_logprobs(self, logits: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, ...]:
+        assert tokens.min() >= 0
+        return self._ops.top_logprobs(logits, tokens, k)
+
+
+def test_a_row_without_a_best_logit_fails_alone() -> None:
+    greedy = SamplingParams(temperature=0.0, seed=1, logprobs=1)
+    logits = random_logits(2)
+    logits[0, 7] = math.nan
+    table = SequenceTable(1)
+    sequences = sequences_of(table, [greedy, greedy], PROMPT)
+    made = sampler(ops=_ShyOps())  # type: ignore[arg-type]  # what sampling needs
+    rows = made.collect(made.launch(logits, sequences, table))
+    assert rows.token_ids == [int(logits[1].argmax())]
+    assert [(s.state.sequence_id, "not numbers" in text) for s, text in rows.errors] == [(0, True)]
 
 
 def test_logprobs_of_impossible_tokens_have_the_floor() -> None:

@@ -103,7 +103,8 @@ def build_input_batch(
                 slots=to_device(slots, device),
                 query_starts=starts_t,
                 context_lens=context_t,
-                block_table=to_device(blocks[rows, :max_blocks], device),
+                # numpy picks the memory order of such a result itself, kernels want rows
+                block_table=to_device(np.ascontiguousarray(blocks[rows, :max_blocks]), device),
                 max_query_len=int(new.max()),
                 max_context_len=max_context_len,
             )

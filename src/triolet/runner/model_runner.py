@@ -167,7 +167,7 @@ class ModelRunner:
             dtype=str(dtype).removeprefix("torch."),
             threads=threads,
         )
-        return attrs.evolve(info, description=self._describe(info, model, ops, wanted))
+        return attrs.evolve(info, description=self._describe(info, model, wanted))
 
     def launch(self, batch: ScheduledBatch) -> None:
         """See `RunnerBackend.launch`."""
@@ -346,11 +346,11 @@ class ModelRunner:
             if result.errors:
                 raise ConfigError(f"the model does not compute: {result.errors[0].message}")
 
-    def _describe(self, info: RunnerInfo, model: CausalLM, ops: Ops, wanted: int) -> str:
+    def _describe(self, info: RunnerInfo, model: CausalLM, wanted: int) -> str:
         """One line for people; a shortened context is also a warning in the log."""
         size = info.num_blocks * info.block_bytes >> 20
         text = (
-            f"{model.description}, {ops.name} kernels, {info.dtype} on {info.device}, "
+            f"{model.description}, {info.dtype} on {info.device}, "
             f"{info.threads} threads, KV cache of {info.num_blocks} blocks ({size} MiB), "
             f"contexts up to {info.max_model_len} tokens"
         )

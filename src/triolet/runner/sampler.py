@@ -44,7 +44,7 @@ class PendingSample:
     Attributes:
         sequences: The sequence of each row.
         tokens: int64 [R].
-        chosen: float32 [R], logit of each token after all edits.
+        chosen: float32 [R], logit of each token after all edits; NaN where there is none.
         errors: Row to what went wrong with it; its token means nothing.
         logprob_rows: Rows that want log-probabilities.
         logprobs: Of these rows, at their tokens and at the most likely ones.
@@ -106,6 +106,9 @@ class Sampler:
         if not batch.all_greedy:
             errors.update(dict.fromkeys(zero_unsound_rows(logits), _UNSOUND) | errors)
         tokens = self._ops.sample(logits, batch)
+        none = tokens < 0  # how kernels say that a greedy row has no best logit
+        tokens = tokens.clamp(min=0)
+        chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1).masked_fill(none, math.nan)
         logprobs = None
         if raw is not None:
             zero_unsound_rows(raw)
@@ -114,7 +117,7 @@ class Sampler:
         return PendingSample(
             sequences=sequences,
             tokens=tokens,
-            chosen=logits.gather(1, tokens.unsqueeze(1)).squeeze(1),
+            chosen=chosen,
             errors=errors,
             logprob_rows=wanting,
             logprobs=logprobs,
