@@ -72,7 +72,7 @@ async def _serve(config: EngineConfig, server: ServerConfig) -> int:
                 yield engine
 
         def on_ready(url: str, engine: EngineClient) -> None:
-            console.print(f"try       {curl_command(url, engine.facts, server)}", markup=False)
+            console.print(f"try     {curl_command(url, engine.facts, server)}", markup=False)
             # On standard output, flushed: a program that started us can wait for this line.
             print(ready_line(url, engine.facts), flush=True)
             log_event(logger, logging.DEBUG, "server_ready", url=url, model=engine.facts.name)

@@ -9,26 +9,17 @@ from triolet.config import EngineConfig, ServerConfig
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.model_source.facts import ModelFacts
 
-MIB = 1 << 20
-
 
 def engine_summary(config: EngineConfig, facts: ModelFacts, info: RunnerInfo) -> list[str]:
     """Model, device, memory and limits of an engine that has been opened."""
     tokens = info.num_blocks * info.block_size // len(info.groups)
-    mebibytes = info.num_blocks * info.block_bytes / MIB
-    context = f"{info.max_model_len} tokens"
-    if info.max_model_len < facts.context_len:
-        context += f" (the model could have {facts.context_len})"
-    room = f"room for {tokens} tokens of context, {mebibytes:.0f} MiB"
-    invariant = ", batch invariant" if info.batch_invariant else ""
     scheduler = config.scheduler
     step = f"{scheduler.max_num_seqs} sequences and {scheduler.max_num_batched_tokens} tokens"
     return [
-        f"model     {facts.name}: {info.description or facts.architecture}",
-        f"device    {info.device}, {_count(info.threads, 'thread')}, {info.dtype}{invariant}",
-        f"KV cache  {info.num_blocks} blocks of {info.block_size} tokens: {room}",
-        f"context   {context}",
-        f"limits    {step} in a step, {scheduler.max_live_requests} requests at once",
+        f"model   {facts.name}, {facts.architecture}",
+        f"runner  {info.description}",
+        f"room    {tokens} tokens of context, in KV blocks of {info.block_size} tokens",
+        f"limits  {step} in a step, {scheduler.max_live_requests} requests at once",
     ]
 
 
@@ -47,10 +38,11 @@ def curl_command(url: str, facts: ModelFacts, server: ServerConfig) -> str:
             "model": model,
             "messages": [{"role": "user", "content": question}],
             "temperature": 0,
+            "max_tokens": 32,
         }
     else:
         path = "/v1/completions"
-        body = {"model": model, "prompt": "The capital of France is", "temperature": 0}
+        body = {"model": model, "prompt": "The capital of France is", "max_tokens": 16}
     words = ["curl"]
     if server.uds is not None:
         words += ["--unix-socket", str(server.uds)]
@@ -59,7 +51,3 @@ def curl_command(url: str, facts: ModelFacts, server: ServerConfig) -> str:
     if server.api_keys or server.api_keys_file is not None:
         words += ["-H", "authorization: Bearer YOUR_KEY"]
     return shlex.join([*words, "-d", json.dumps(body)])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
