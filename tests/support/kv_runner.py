@@ -64,6 +64,11 @@ def prompt_score(prefix: int, token: int) -> TokenLogprobs:
     return TokenLogprobs(token, -(prefix % 13) / 7, 1)
 
 
+def _spoiled(sequence_id: SequenceId) -> int:
+    """Stands in the memory for what a failed row of this sequence stored."""
+    return hash((-1, -1, int(sequence_id)))
+
+
 @attrs.define
 class HeldSequence:
     """What the runner keeps of a sequence."""
@@ -167,10 +172,19 @@ class KVRunner:
             for position in range(first, start + count):
                 found = self._memory.get((table[position // size], position % size))
                 wanted = (group, position, held.hashes[position])
-                assert found == wanted, (
+                spoiled = (group, position, _spoiled(sequence_id))
+                assert found in (wanted, spoiled), (
                     f"sequence {sequence_id}, group {group}, position {position}: "
                     f"block {table[position // size]} holds {found}, not {wanted}"
                 )
+
+    def _spoil(self, held: HeldSequence, start: int, end: int) -> None:
+        """What a failed row stored is worth nothing, except to its own rows in flight."""
+        size = self.info.block_size
+        for group, table in enumerate(held.tables):
+            for position in range(start, end):
+                slot = (table[position // size], position % size)
+                self._memory[slot] = (group, position, _spoiled(held.state.sequence_id))
 
     def _result(self, batch: ScheduledBatch) -> BatchResult:
         result = BatchResult(batch.incarnation, batch.step, [], [])
@@ -196,6 +210,7 @@ class KVRunner:
                 self.failing.discard(row.sequence_id)
                 error = RowError(row.sequence_id, "request_failed", "told to fail")
                 result.errors.append(error)
+                self._spoil(held, row.num_computed_tokens, end)
                 held.tokens.append(EOS)
                 held.hashes.append(extend_hash(held.hashes[-1], EOS))
                 continue

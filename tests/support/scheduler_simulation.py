@@ -90,7 +90,7 @@ def beam_reference(request: GenerationRequest, max_model_len: int) -> list[Outpu
     done: list[tuple[float, list[int], Ending]] = []
 
     def score(logprob: float, length: int) -> float:
-        return logprob / length**sampling.length_penalty
+        return logprob / math.pow(length, sampling.length_penalty)
 
     while True:
         pool: list[tuple[float, int, int, list[int]]] = []
@@ -173,7 +173,6 @@ class SchedulerSimulation:
         self.now = 0.0
         self.num_submitted = 0
         self.num_poisoned = 0
-        self._last_in_flight: set[RequestId] = set()
 
     # Actions
 
@@ -251,11 +250,6 @@ class SchedulerSimulation:
 
     def lose_runner(self) -> None:
         """The runner dies and is replaced."""
-        self._last_in_flight = {
-            RequestId(request.request_id)
-            for request in self.scheduler.requests()
-            if request.computed_tokens or request.phase in ("prefill", "decode")
-        }
         self.runner.die()
         self.scheduler.runner_lost(self.now)
         assert self.scheduler.schedule(self.now) is None
@@ -301,6 +295,7 @@ class SchedulerSimulation:
                 case RequestFinished():
                     self._take_finish(client, fact)
                 case RequestErrored():
+                    assert fact.code in ("request_failed", "poison_request"), fact
                     client.errored = True
                     self.num_poisoned += fact.code == "poison_request"
             self._settle(client)

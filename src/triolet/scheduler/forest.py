@@ -119,7 +119,7 @@ class Forest:
             entries = (logprobs,)
         self.facts.append(TokensSampled(tree.request_id, sequence.index, (token,), entries))
         finish = tree.rule.check(token, num_output_tokens, len(sequence.tokens))
-        if tree.unforked and not (finish and tree.is_decided_after(1)):
+        if tree.unforked:
             self._fork_siblings(sequence)
         if finish is not None:
             self._learn_growth(tree, num_output_tokens)
@@ -229,7 +229,7 @@ class Forest:
 
     def _settle(self, tree: RequestTree) -> None:
         """An output ended: cancel the others if `keep` is reached, and end what is over."""
-        if tree.is_decided_after(0):
+        if tree.is_decided:
             for sequence in list(tree.live.values()):
                 num_output_tokens = sequence.num_output_tokens
                 self._end_sequence(sequence)

@@ -100,5 +100,4 @@ class Sequence:
         """Note that its blocks are gone: everything must be computed again."""
         self.num_computed = 0
         self.num_confirmed = 0
-        self.num_sent_blocks = 0
         self.epoch += 1

@@ -122,10 +122,11 @@ class RequestTree:
         """Whether every output has ended."""
         return not self.live and not self.unforked
 
-    def is_decided_after(self, num_more: int) -> bool:
-        """Whether `keep` is reached once `num_more` further outputs have finished."""
+    @property
+    def is_decided(self) -> bool:
+        """Whether enough outputs have finished: the others are not wanted any more."""
         keep = self.request.sampling.keep
-        return keep is not None and self.num_finished + num_more >= keep
+        return keep is not None and self.num_finished >= keep
 
     def next_serial(self) -> int:
         """A number for one more sequence of a beam search."""
