@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from triolet_kernels.ops import Ops
 
 Kernels = Literal["auto", "native", "reference"]
+Quantization = Literal["w8a8", "w4a8"]
 
 
 class KernelsUnavailable(RuntimeError):
@@ -29,7 +30,14 @@ class _NativeModule(Protocol):
         """Why native kernels cannot run on this device in this dtype; None if they can."""
         ...
 
-    def native_ops(self, device: torch.device, dtype: torch.dtype, *, threads: int) -> Ops:
+    def native_ops(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        threads: int,
+        quantization: Quantization | None,
+    ) -> Ops:
         """The native implementation, computing on `threads` threads."""
         ...
 
@@ -41,6 +49,7 @@ def select_ops(
     kernels: Kernels = "auto",
     batch_invariant: bool = False,
     threads: int = 1,
+    quantization: Quantization | None = None,
 ) -> Ops:
     """Choose the implementation of the operations.
 
@@ -52,9 +61,11 @@ def select_ops(
         batch_invariant: No row of a result depends, in any bit, on the rest of its batch.
             Native CPU kernels always are; the reference pays for it with fixed-size calls.
         threads: Compute threads. The reference sets torch's count, which is one per process.
+        quantization: How weights are packed; native kernels only.
 
     Raises:
-        KernelsUnavailable: `kernels` is "native" and there are none for this device and dtype.
+        KernelsUnavailable: `kernels` is "native", or `quantization` is set, and there are no
+            native kernels for this device and dtype.
         ValueError: `kernels` has no such value, or `threads` is below 1.
     """
     if kernels not in ("auto", "native", "reference"):
@@ -64,11 +75,18 @@ def select_ops(
     if kernels != "reference":
         reason = native_unavailable(device, dtype)
         if reason is None:
-            return _native_module().native_ops(device, dtype, threads=threads)
+            return _native_module().native_ops(
+                device, dtype, threads=threads, quantization=quantization
+            )
         if kernels == "native":
             raise KernelsUnavailable(
                 f"native kernels were asked for, but {reason}; use kernels='auto' or 'reference'"
             )
+    if quantization is not None:
+        raise KernelsUnavailable(
+            f"quantization {quantization!r} needs native kernels, and the reference was "
+            f"{'asked for' if kernels == 'reference' else 'all there is'}; leave quantization unset"
+        )
     from triolet_kernels.reference.reference_ops import ReferenceOps
 
     return ReferenceOps(device, dtype, batch_invariant=batch_invariant, threads=threads)

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# torch shares an elementwise call between threads above this many elements
-# (at::internal::GRAIN_SIZE), and vector loops take at most 128 elements a turn.
-_CHUNK = 32768
+# torch shares an elementwise call between threads above 32768 elements (at::internal::GRAIN_SIZE)
+# or, for gelu, 24576 (GELU_MIN_ELEMENTS_FOR_MULTI_THREADING). exp and tanh are shared earlier, but
+# they take left-overs through vector code too. Vector loops take at most 128 elements a turn.
+_CHUNK = 16384
 _VECTOR = 128
 
 
