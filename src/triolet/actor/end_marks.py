@@ -30,6 +30,11 @@ class EndMarks:
         self._marked.append(request_id)
         self._wake()
 
+    @property
+    def marked(self) -> tuple[RequestId, ...]:
+        """The marks that lie there now."""
+        return tuple(self._marked)
+
     def drain(self) -> list[RequestId]:
         """Take all marks up."""
         marked, self._marked = self._marked, []

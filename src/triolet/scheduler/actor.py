@@ -155,12 +155,10 @@ class StepLoop:
             self._busy_since = now
         self._faults.hit("scheduler.before_update")
         # A scope left since the step was sent: its rows are void (and counted as dropped).
-        self._end_marked(scheduler)
-        facts.extend(scheduler.update(result, now))
-
-    def _end_marked(self, scheduler: Scheduler) -> None:
-        for request_id in self._marks.drain():
+        # The marks stay: the admission of a marked request may be the next message.
+        for request_id in self._marks.marked:
             scheduler.end(request_id)
+        facts.extend(scheduler.update(result, now))
 
     def _decide(self, facts: list[SchedulerFact]) -> None:
         """Send as many steps as the scheduler gives; their number in flight is its credit."""
@@ -168,7 +166,8 @@ class StepLoop:
         if scheduler is None:
             return
         self._faults.hit("scheduler.before_schedule")
-        self._end_marked(scheduler)
+        for request_id in self._marks.drain():
+            scheduler.end(request_id)
         while (batch := scheduler.schedule(trio.current_time())) is not None:
             self._runner.send_nowait(batch)
             self._faults.hit("scheduler.after_send")
