@@ -33,7 +33,7 @@ class DispatcherStatistics:
 class OutputDispatcher:
     """Turns tokens into text and routes it to the right sink.
 
-    `open`, `close`, `conclude`, `fail_all` and `usage` are synchronous and may be called from
+    `open`, `close`, `conclude`, `fail`, `fail_all` and `usage` are synchronous and may be called from
     any task of the run at any time.
 
     Args:
@@ -83,6 +83,10 @@ class OutputDispatcher:
     def conclude(self, request_id: RequestId, reason: FinishReason) -> None:
         """End every output of a request where it is; what is held back is delivered."""
         self._table.conclude(request_id, reason)
+
+    def fail(self, request_id: RequestId, error: TrioletError) -> bool:
+        """End a request with an error, and deliver nothing more; False if it is not open."""
+        return self._table.fail(request_id, error)
 
     def fail_all(self, error: TrioletError) -> None:
         """End every request with its own copy of an error: the engine cannot go on."""

@@ -136,6 +136,18 @@ class OutputTable:
         if all(self._put(entry, delta) for delta in deltas):
             self._finish(entry)
 
+    def fail(self, request_id: RequestId, error: TrioletError) -> bool:
+        """End a request with an error, at once: what is held back is void.
+
+        Returns:
+            False if the request is not open.
+        """
+        entry = self._requests.get(request_id)
+        if entry is None:
+            return False
+        self._fail(entry, error)
+        return True
+
     def fail_all(self, error: TrioletError) -> None:
         """End every request with its own copy of an error; what is held back is delivered."""
         for entry in list(self._requests.values()):

@@ -41,6 +41,7 @@ from triolet.errors import ConfigError, EngineDead, TrioletError
 from triolet.messages.runner_to_scheduler import RunnerInfo, RunnerReady
 from triolet.model_source.facts import ModelFacts
 from triolet.model_source.resolve import resolve
+from triolet.request import RequestId
 from triolet.runner.actor import DeviceRunner
 from triolet.runner.process_transport import ProcessTransport
 from triolet.runner.transport import ThreadTransport, Transport
@@ -187,7 +188,9 @@ class _House:
             wiring.scheduler,
             self._registry,
             self._admission,
+            self._has_tokens,
             self._dispatcher.conclude,
+            self._dispatcher.fail,
             parts.faults,
         )
         self._runner = DeviceRunner(
@@ -306,7 +309,7 @@ class _House:
             self._config.scheduler,
             self._config.cache,
             ready.info,
-            eos_token_ids=self._parts.facts.eos_token_ids,
+            eos_token_ids=self._parts.tokenizer.eos_token_ids,
             model_key=f"{self._parts.facts.name} {ready.info.dtype}",
             secret=self._parts.secret,
         )
@@ -318,6 +321,10 @@ class _House:
             )
         self._info = attrs.evolve(ready.info, max_model_len=scheduler.max_model_len)
         return scheduler
+
+    def _has_tokens(self, request_id: RequestId) -> bool:
+        usage = self._dispatcher.usage(request_id)
+        return usage is not None and usage.completion_tokens > 0
 
     def _on_end(self, entry: RequestEntry) -> None:
         # A normal end was decided by the scheduler, which needs no telling.

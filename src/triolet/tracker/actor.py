@@ -9,7 +9,7 @@ import trio
 
 from triolet.actor.channel import Channel, ChannelStatistics, Outlet
 from triolet.actor.faultpoint import FaultPoints
-from triolet.errors import DeadlineExceeded
+from triolet.errors import DeadlineExceeded, TrioletError
 from triolet.messages.engine_to_tracker import Submit
 from triolet.messages.tracker_to_scheduler import Admit
 from triolet.request import FinishReason, RequestId
@@ -36,7 +36,9 @@ class RequestTracker:
         scheduler: The scheduler's inbox; the credit is the request's own reservation.
         registry: The live requests.
         admission: Their limits.
+        has_tokens: Whether a request has a token already, delivered or held back.
         conclude: Ends the outputs of a request where they are: what is held back is flushed.
+        fail: Ends them with an error; nothing more is delivered.
         faults: Fault points.
     """
 
@@ -46,14 +48,18 @@ class RequestTracker:
         scheduler: Outlet[Admit],
         registry: Registry,
         admission: Admission,
+        has_tokens: Callable[[RequestId], bool],
         conclude: Callable[[RequestId, FinishReason], object],
+        fail: Callable[[RequestId, TrioletError], object],
         faults: FaultPoints,
     ) -> None:
         self.inbox = inbox
         self._scheduler = scheduler
         self._registry = registry
         self._admission = admission
+        self._has_tokens = has_tokens
         self._conclude = conclude
+        self._fail = fail
         self._faults = faults
         self._deadlines = Deadlines()
         self._deadlines_passed = 0
@@ -86,14 +92,17 @@ class RequestTracker:
 
     def _expire(self, entry: RequestEntry, kind: str) -> None:
         """End a request whose deadline passed, unless that deadline was met (G10)."""
+        if entry.state.is_final:
+            return
+        has_tokens = self._has_tokens(entry.request_id)
         met = (kind == QUEUE and entry.start_time is not None) or (
-            kind == FIRST_TOKEN and entry.first_token_time is not None
+            kind == FIRST_TOKEN and has_tokens
         )
-        if met or entry.state.is_final:
+        if met:
             return
         self._deadlines_passed += 1
         timeouts = entry.request.timeouts
-        if kind == TOTAL and entry.first_token_time is not None:
+        if kind == TOTAL and has_tokens:
             self._registry.end(entry, RequestState.FINISHED, "deadline_total")
             self._conclude(entry.request_id, FinishReason.TIMEOUT)
             return
@@ -107,4 +116,4 @@ class RequestTracker:
             f"the request had not {what} {limit_s:g} s after its arrival (deadline: {kind})"
         )
         self._registry.end(entry, RequestState.FAILED, f"deadline_{kind}")
-        entry.sink.fail(error)
+        self._fail(entry.request_id, error)
