@@ -36,6 +36,11 @@ StepFault = (
 """Faults that wait for the next occasion once their moment has come."""
 
 
+WRONG_STEP_DISTANCE = 1000
+"""A result that claims a step near its own could, beside a lost one, be a lie that nobody can
+tell from the truth."""
+
+
 class InjectedCrash(Exception):
     """What an actor raises that was made to crash."""
 
@@ -266,7 +271,7 @@ def _corrupt(result: BatchResult, how: str, rng: random.Random) -> BatchResult:
             logprobs=[],
         )
     if how == "wrong_step" or not result.token_ids:
-        return attrs.evolve(result, step=result.step + rng.choice([-1, 1, 1000]))
+        return attrs.evolve(result, step=result.step + WRONG_STEP_DISTANCE)
     ids, tokens = list(result.sequence_ids), list(result.token_ids)
     row = rng.randrange(len(ids))
     match how:

@@ -217,10 +217,19 @@ def _strict_number(value: object, wanted: type) -> float | int:
     return wanted(value)  # type: ignore[no-any-return]  # int or float
 
 
+def _strict_plain(value: object, wanted: type) -> object:
+    """The same for text and truth."""
+    if not isinstance(value, wanted):
+        raise ValueError(f"expected {wanted.__name__}, got {value!r}")
+    return value
+
+
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     converter.register_structure_hook(float, _strict_number)
     converter.register_structure_hook(int, _strict_number)
+    converter.register_structure_hook(bool, _strict_plain)
+    converter.register_structure_hook(str, _strict_plain)
     converter.register_structure_hook_func(lambda wanted: wanted is object, lambda value, _: value)
     # A base class would be structured as itself: only the table of kinds knows the others.
     converter.register_structure_hook_func(lambda wanted: wanted is Fault, _structure_fault)
