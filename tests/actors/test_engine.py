@@ -537,3 +537,22 @@ async def test_a_grammar_that_does_not_compile_is_refused_and_leaves_nothing(
                 pytest.fail("admitted")
         assert_empty(house.engine)
         assert house.engine.statistics().tree["tracker"]["admission"]["live_requests"] == 0  # type: ignore[index] # a tree of plain data
+
+
+@pytest.mark.parametrize("kind", OutputKind)
+async def test_a_first_token_deadline_is_met_by_a_token_that_is_not_delivered_yet(
+    kind: OutputKind, autojump_clock: MockClock
+) -> None:
+    """FINAL_ONLY delivers at the end; the token was there in time."""
+    async with open_fake_engine(step_time=1.0) as house:
+        async with house.engine.generate(
+            prompt(1), greedy(10, output_kind=kind), timeouts=Timeouts(first_token=3.0)
+        ) as stream:
+            deltas = [delta async for delta in stream]
+        assert (
+            list(deltas[-1].token_ids)[-3:]
+            == expected_tokens(prompt(1), 10)[-len(deltas[-1].token_ids) :][-3:]
+        )
+        assert stream.usage.completion_tokens == 10
+        text = house.engine.metrics().decode()
+    assert 'triolet:generation_tokens_total{model_name="fake"} 10.0' in text

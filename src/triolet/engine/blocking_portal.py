@@ -136,9 +136,7 @@ class EnginePortal:
         try:
             trio.run(self._main, config)
         except BaseException as raised:
-            error = (
-                only_exception(raised) if isinstance(raised, BaseExceptionGroup) else raised
-            )
+            error = only_exception(raised) if isinstance(raised, BaseExceptionGroup) else raised
             self._end = error
             if not self._opened.done():
                 self._opened.set_exception(error)

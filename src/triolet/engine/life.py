@@ -11,7 +11,7 @@ import logging
 import trio
 
 from triolet.errors import EngineDead
-from triolet.output import OutputDelta, Usage
+from triolet.output import Usage
 from triolet.telemetry.metrics import Metrics
 from triolet.tracker.registry import Registry, RequestEntry
 from triolet.tracker.request_state import RequestState
@@ -63,18 +63,19 @@ class RequestLife:
         self._metrics.prompt_tokens_cached.inc(cached_tokens)
         self._metrics.request_prompt_tokens.observe(entry.request.num_prompt_tokens)
 
-    def delivered(self, delta: OutputDelta) -> None:
-        """A piece of an output was released."""
-        entry, now = self.entry, trio.current_time()
-        if entry.first_token_time is None and (delta.token_ids or delta.finish_reason):
-            entry.first_token_time = now
-            self._metrics.time_to_first_token.observe(now - entry.request.arrival_time)
-        if delta.token_ids:
-            last = self._last_delivery.get(delta.index)
-            if last is not None:
-                self._metrics.inter_token_latency.observe((now - last) / len(delta.token_ids))
-            self._last_delivery[delta.index] = now
-            self._metrics.generation_tokens.inc(len(delta.token_ids))
+    def delivered(self, index: int, tokens: int) -> None:
+        """A piece of an output with so many new tokens was released."""
+        if not tokens:
+            return
+        now = trio.current_time()
+        if not self._last_delivery:
+            arrival_time = self.entry.request.arrival_time
+            self._metrics.time_to_first_token.observe(now - arrival_time)
+        last = self._last_delivery.get(index)
+        if last is not None:
+            self._metrics.inter_token_latency.observe((now - last) / tokens)
+        self._last_delivery[index] = now
+        self._metrics.generation_tokens.inc(tokens)
 
     def finished(self, usage: Usage) -> None:
         """Every output has ended."""

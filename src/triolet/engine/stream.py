@@ -11,7 +11,7 @@ from typing import Self
 
 import trio
 
-from triolet.dispatcher.backpressure import merge
+from triolet.dispatcher.backpressure import DeltaBuffer
 from triolet.engine.life import RequestLife
 from triolet.errors import InternalError
 from triolet.output import OutputDelta, Sink, TokenLogprobs, Usage
@@ -38,10 +38,11 @@ class RequestStream:
         self.sampling = sampling
         self._life = life
         self._sink = sink
-        self._pending: dict[int, OutputDelta] = {}
+        self._pending = DeltaBuffer(sampling.output_kind)
         self._usage: Usage | None = None
         self._cached_tokens = 0
         self._completion_tokens = 0
+        self._delivered: dict[int, int] = {}
         self._error: Exception | None = None
         self._changed = trio.Event()
         self._prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
@@ -62,14 +63,13 @@ class RequestStream:
         if self._sink is not None:
             raise InternalError("the outputs of this request go to its own sink")
         await trio.lowlevel.checkpoint()
-        while not self._pending:
+        while (delta := self._pending.take_nowait()) is None:
             if self._error is not None:
                 raise self._error
             if self._usage is not None:
                 raise StopAsyncIteration
             await self._changed.wait()
-        index = next(iter(self._pending))
-        return self._pending.pop(index)
+        return delta
 
     async def text(self, index: int = 0) -> str:
         """Read to the end and return the text of one output. A checkpoint.
@@ -126,17 +126,19 @@ class RequestStream:
 
     def put(self, delta: OutputDelta) -> None:
         """See `Sink`."""
-        self._life.delivered(delta)
-        self._completion_tokens += len(delta.token_ids)
+        new_tokens = len(delta.token_ids)
+        if self.sampling.output_kind is not OutputKind.DELTA:
+            # Each piece holds all tokens so far.
+            new_tokens -= self._delivered.get(delta.index, 0)
+            self._delivered[delta.index] = len(delta.token_ids)
+        self._life.delivered(delta.index, new_tokens)
+        self._completion_tokens += new_tokens
         if delta.finish_reason is not None:
             self.finish_reasons[delta.index] = delta.finish_reason
         if self._sink is not None:
             self._sink.put(delta)
             return
-        earlier = self._pending.get(delta.index)
-        self._pending[delta.index] = (
-            delta if earlier is None else merge(earlier, delta, self.sampling.output_kind)
-        )
+        self._pending.put(delta)
         self._wake()
 
     def score_prompt(self, logprobs: tuple[TokenLogprobs | None, ...]) -> None:
@@ -149,17 +151,17 @@ class RequestStream:
         """See `Sink`."""
         self._usage = usage
         self._life.finished(usage)
+        self._wake()  # first: a sink of the caller's may raise
         if self._sink is not None:
             self._sink.finish(usage)
-        self._wake()
 
     def fail(self, error: Exception) -> None:
         """See `Sink`."""
         self._error = error
         self._life.failed(error)
+        self._wake()
         if self._sink is not None:
             self._sink.fail(error)
-        self._wake()
 
     def _wake(self) -> None:
         self._changed.set()

@@ -28,8 +28,7 @@ class RequestEntry:
         reservation: Its credit.
         state: Where it is in its life.
         cause: Why it ended, in a word, once it has.
-        first_token_time: When its first token was delivered, on trio's clock.
-        start_time: When it got its first place in a step.
+        start_time: When it got its first place in a step, on trio's clock.
     """
 
     request: GenerationRequest
@@ -38,7 +37,6 @@ class RequestEntry:
     state: RequestState = RequestState.RESERVED
     cause: str | None = None
     start_time: float | None = None
-    first_token_time: float | None = None
 
     @property
     def request_id(self) -> RequestId:
