@@ -4,6 +4,7 @@ import random
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from triolet.output import LOGPROB_FLOOR
 from triolet.runner.backend import Progress
 from triolet.runner.model_runner import ModelRunner
 from triolet.sampling_params import SamplingParams, StructuredOutputs
-from triolet_kernels import select_ops
+from triolet_kernels import Kernels, native_unavailable, select_ops
 from triolet_kernels.ops import Ops
 
 VOCAB = 40  # the head has 48 rows: the last 8 are padding
@@ -46,11 +47,20 @@ SETTINGS: dict[str, object] = {
     "block_size": 8,
     "kv_cache_tokens": 2048,
     "device": "cpu",
-    "kernels": "reference",
+    "dtype": "float32",
     "max_num_seqs": 16,
     "threads": 1,
 }
+KERNELS = ["reference"]
+if native_unavailable(torch.device("cpu"), torch.float32) is None:
+    KERNELS.append("native")
 Wrap = Callable[[TinyCausalLM], None]
+
+
+@pytest.fixture(params=KERNELS, autouse=True)
+def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds on every implementation that this machine has."""
+    monkeypatch.setitem(SETTINGS, "kernels", request.param)
 
 
 def runner(
@@ -83,7 +93,8 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 def naive_logits(windows: Sequence[int | None], token_ids: Sequence[int]) -> Tensor:
-    ops = select_ops(torch.device("cpu"), torch.float32, kernels="reference", threads=1)
+    kernels = cast("Kernels", SETTINGS["kernels"])
+    ops = select_ops(torch.device("cpu"), torch.float32, kernels=kernels, threads=1)
     with torch.inference_mode():
         return recompute_logits(TinyCausalLM(ops, windows), ops, token_ids)[:, :VOCAB]
 

@@ -45,7 +45,7 @@ class TinyCausalLM:
         width = (HEADS + 2 * KV_HEADS) * HEAD_DIM
         self._qkv = [ops.linear(3.0 * random(width, HIDDEN)) for _ in windows]
         self._out = [ops.linear(3.0 * random(HIDDEN, HEADS * HEAD_DIM)) for _ in windows]
-        self._norm = torch.ones(HIDDEN)
+        self._norm = torch.ones(HIDDEN, dtype=ops.dtype)
         angles = torch.outer(torch.arange(512.0), 100.0 ** -torch.linspace(0, 1, HEAD_DIM // 2))
         self._cos, self._sin = angles.cos(), angles.sin()
 
