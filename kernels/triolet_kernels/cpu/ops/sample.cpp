@@ -185,7 +185,8 @@ class VocabularySampler {
         const double* weight = by_count ? count_ : mass_;
         double sum = 0.0;
         int bin = 0;
-        while (bin < kBins && sum + weight[bin] < target) sum += weight[bin++];
+        // Empty bins are passed over even if nothing is asked for: the best token is always kept.
+        while (bin < kBins && (weight[bin] == 0.0 || sum + weight[bin] < target)) sum += weight[bin++];
         if (bin == kBins) return before;
         auto* candidates = scratch<Candidate>(ScratchSlot::kCandidates, n_);
         int64_t count = 0;
