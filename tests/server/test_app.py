@@ -27,7 +27,8 @@ async def test_pages_load_nothing_from_elsewhere() -> None:
                 assert (await client.get(reference.decode())).status == 200
         assert (await client.get("/static/playground/missing.js")).status == 404
         assert (await client.get("/static/../serve.py")).status in (400, 404)
-        assert (await client.request("POST", "/playground")).status == 405
+        refused = await client.request("POST", "/playground")
+        assert (refused.status, refused.json()["error"]["code"]) == (405, "method_not_allowed")
         assert (await client.get("/playground/x")).json()["error"]["code"] == "route_not_found"
 
 

@@ -212,6 +212,17 @@ async def test_upgrades_are_not_taken_up() -> None:
         assert (await client.answer()).status == 200
 
 
+async def test_a_websocket_is_refused() -> None:
+    async with live_server() as server, await server.connect() as client:
+        await client.send(
+            b"GET /v1/chat/completions HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert (await client.read_until(b"\r\n")).startswith(b"HTTP/1.1 403")
+        await client.wait_closed()
+
+
 async def test_more_connections_than_allowed_are_refused_and_then_served_again() -> None:
     async with live_server(max_connections=2) as server:
         async with await server.connect() as one, await server.connect() as two:

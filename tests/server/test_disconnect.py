@@ -180,7 +180,9 @@ async def test_a_client_that_never_reads_is_ended_after_the_stall_limit(direct: 
 
 
 @pytest.mark.slow
-async def test_500_clients_that_leave_at_random_leave_nothing_behind() -> None:
+async def test_500_clients_that_leave_at_random_leave_nothing_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     import random
 
     rng = random.Random(7)
@@ -201,6 +203,7 @@ async def test_500_clients_that_leave_at_random_leave_nothing_behind() -> None:
                     nursery.start_soon(visit)
         await wait_until(lambda: server.connections == 0 and not server.engine.live)
         assert len(server.app.api.services.live) == 0
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
         states = {request.state for request in server.engine.requests}
         assert "ended" in states
         async with await server.connect() as client:

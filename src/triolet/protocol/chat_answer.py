@@ -122,7 +122,7 @@ class ChatStream:
 class _Choice:
     texts: list[str] = field(default_factory=list[str])
     token_ids: list[int] = field(default_factory=list[int])
-    logprobs: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    deltas: list[OutputDelta] = field(default_factory=list[OutputDelta])
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -135,7 +135,7 @@ class ChatBody:
         self._shape = shape
         self._choices = [_Choice() for _ in range(shape.n)]
         self._prompt = AcceptedPrompt(())
-        self._prompt_logprobs: list[dict[str, object] | None] | None = None
+        self._scores: Sequence[TokenLogprobs | None] | None = None
 
     def start(self, prompt_index: int, prompt: AcceptedPrompt) -> bytes:
         """Remember the prompt."""
@@ -145,7 +145,7 @@ class ChatBody:
 
     def score_prompt(self, prompt_index: int, logprobs: Sequence[TokenLogprobs | None]) -> bytes:
         """Remember the scores."""
-        self._prompt_logprobs = prompt_logprobs(logprobs, self._shape.names)
+        self._scores = logprobs
         return b""
 
     def put(self, prompt_index: int, delta: OutputDelta) -> bytes:
@@ -154,7 +154,7 @@ class ChatBody:
         choice.texts.append(delta.text)
         choice.token_ids.extend(delta.token_ids)
         if self._shape.logprobs:
-            choice.logprobs.extend(chat_logprobs(delta, self._shape.names))
+            choice.deltas.append(delta)
         if delta.finish_reason is not None:
             choice.finish_reason, choice.stop_reason = wire_finish(delta)
         return b""
@@ -171,8 +171,8 @@ class ChatBody:
             "service_tier": None,
             "system_fingerprint": None,
         }
-        if self._prompt_logprobs is not None:
-            body["prompt_logprobs"] = self._prompt_logprobs
+        if self._scores is not None:
+            body["prompt_logprobs"] = prompt_logprobs(self._scores, self._shape.names)
         if self._shape.return_token_ids:
             body["prompt_token_ids"] = list(self._prompt.token_ids)
         return sse.dump(body)
@@ -185,10 +185,14 @@ class ChatBody:
                 "content": self._shape.echo + "".join(choice.texts),
                 "refusal": None,
             },
-            "logprobs": {"content": choice.logprobs} if self._shape.logprobs else None,
+            "logprobs": self._logprobs(choice) if self._shape.logprobs else None,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
         if self._shape.return_token_ids:
             out["token_ids"] = choice.token_ids
         return out
+
+    def _logprobs(self, choice: _Choice) -> dict[str, object]:
+        names = self._shape.names
+        return {"content": [entry for d in choice.deltas for entry in chat_logprobs(d, names)]}

@@ -14,6 +14,9 @@ from triolet.protocol.generation_request import GenerationFields
 PROMPTS_MAX = 1024
 """Prompts in one request (vLLM's limit); each is a request of the engine."""
 
+CHOICES_MAX = 1024
+"""Outputs of all prompts together; bounds what an answer holds before anything is admitted."""
+
 MAX_TOKENS_DEFAULT = 16
 """OpenAI's default of `max_tokens`, for completions only."""
 
@@ -58,6 +61,11 @@ def parse_completion_request(
     if len(prompts) > PROMPTS_MAX:
         raise InvalidRequest(
             f"prompt holds {len(prompts)} prompts, at most {PROMPTS_MAX} are taken", param="prompt"
+        )
+    if len(prompts) * max(request.n, 1) > CHOICES_MAX:
+        raise InvalidRequest(
+            f"n: {len(prompts)} prompts with n {request.n} are more than {CHOICES_MAX} choices",
+            param="n",
         )
     if request.max_tokens == 0 and not request.echo:
         raise InvalidRequest(

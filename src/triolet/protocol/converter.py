@@ -206,7 +206,8 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 def _json_kind(member: Shape) -> type:
     """The JSON type that a member of a union is written as."""
-    cls, origin = member, cast("Shape", get_origin(member))
+    cls = member
+    origin: Shape = get_origin(member)
     if origin is Annotated:
         cls = get_args(member)[0]
         origin = get_origin(cls)

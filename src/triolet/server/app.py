@@ -11,11 +11,15 @@ from typing import cast
 
 import hypercorn.typing as hypercorn
 import trio
+from quart import Response
 from quart_trio import QuartTrio
 from typing_extensions import override
+from werkzeug.exceptions import HTTPException
 
 from triolet.config import ServerConfig
 from triolet.engine.client import EngineClient
+from triolet.protocol import sse
+from triolet.protocol.error_object import error_object
 from triolet.server.api.app import Api
 from triolet.server.api.asgi import Event, Receive, Scope, Send
 from triolet.server.pages.pages import PAGE_PATHS, pages
@@ -33,6 +37,7 @@ def create_app(engine: EngineClient | None, config: ServerConfig | None = None) 
     """
     app = TrioletApp(Api(engine, config))
     app.register_blueprint(pages)
+    app.register_error_handler(HTTPException, _page_error)
     return app
 
 
@@ -73,6 +78,14 @@ class TrioletApp(QuartTrio):
     ) -> None:
         """What other ASGI servers call, with their own types."""
         await self.serve_asgi(cast("Scope", scope), cast("Receive", receive), cast("Send", send))
+
+
+async def _page_error(error: HTTPException) -> Response:
+    """Quart's errors (405, 500) in the shape of all others."""
+    status = error.code or 500
+    code = "method_not_allowed" if status == 405 else "page_failed"
+    body = sse.dump(error_object(status, f"this page cannot be served: {error.name}", code))
+    return Response(body, status=status, content_type="application/json")
 
 
 def _is_page(path: str) -> bool:

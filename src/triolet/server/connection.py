@@ -44,6 +44,7 @@ UNWIND_S = 5.0
 HANDSHAKE_S = 10.0
 
 SocketStream = trio.SocketStream
+Address = tuple[str, int] | None
 Stream = SocketStream | trio.SSLStream[SocketStream]
 
 
@@ -74,7 +75,9 @@ class Connection:
         self._socket = (
             stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
         ).socket
-        self.direct = not isinstance(stream, trio.SSLStream)
+        self._tls = isinstance(stream, trio.SSLStream)
+        # os.write takes a socket's descriptor on POSIX only.
+        self.direct = os.name == "posix" and not self._tls
         self.idle = True
         self.bytes_sent = 0
         self.requests = 0
@@ -129,8 +132,13 @@ class Connection:
         try:
             if not await self._handshake():
                 return
+            try:
+                client = parse_socket_addr(self._socket.family, self._socket.getpeername())
+                server = parse_socket_addr(self._socket.family, self._socket.getsockname())
+            except OSError:
+                return  # reset before it was accepted
             async with trio.open_nursery() as nursery:
-                self._protocol = self._make_protocol(nursery)
+                self._protocol = self._make_protocol(nursery, client, server)
                 nursery.start_soon(self._feed)
                 await self._read()
                 self._feed_scope.cancel(reason="client gone")
@@ -139,8 +147,6 @@ class Connection:
                 await self._feed_ended.wait()
                 await self._protocol.handle(Closed())
                 nursery.cancel_scope.deadline = trio.current_time() + UNWIND_S
-        except OSError:
-            self._broken = True  # the client was gone before it had a name
         finally:
             self._socket.close()
 
@@ -155,17 +161,16 @@ class Connection:
             return True
         return False
 
-    def _make_protocol(self, nursery: trio.Nursery) -> Http1:
-        family = self._socket.family
+    def _make_protocol(self, nursery: trio.Nursery, client: Address, server: Address) -> Http1:
         return Http1(
             cast("AppWrapper", self._app),
             self._protocol_config,
             self._context,
             cast("TaskGroup", RequestTasks(nursery)),
             ConnectionState({CONNECTION_KEY: self}),
-            not self.direct,
-            parse_socket_addr(family, self._socket.getpeername()),
-            parse_socket_addr(family, self._socket.getsockname()),
+            self._tls,
+            client,
+            server,
             self._on_event,
         )
 

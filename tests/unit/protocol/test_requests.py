@@ -110,6 +110,7 @@ def test_faulty_chat_is_refused_at_its_field(body: dict[str, object], param: str
         ({"prompt": ["a", ""]}, "prompt"),
         ({"prompt": [[1], []]}, "prompt"),
         ({"prompt": ["x"] * 1025}, "prompt"),
+        ({"prompt": ["x"] * 1024, "n": 2}, "n"),
         ({"prompt": [1, -1]}, "prompt[1]"),
         ({"prompt": [[1], [2**40]]}, "prompt[1][0]"),
         ({"prompt": {"a": 1}}, "prompt"),

@@ -28,8 +28,12 @@ from triolet.server.api.exchange import CLOSE, ClientGone, Exchange
 from triolet.server.api.gate import PUBLIC_PATHS, Caller, Cors, Keys, client_label
 from triolet.server.api.live import LiveRequest, LiveRequests
 from triolet.server.api.table import BODILESS, Endpoint, find
+from triolet.telemetry.log import log_event
 
 logger = logging.getLogger("triolet.server")
+
+QUIET_PATHS = PUBLIC_PATHS | {"/metrics", "/debug/tree"}
+"""Asked for every few seconds by machines: their lines would hide the others."""
 
 OFFLOAD_THREADS = 2
 """Parsing is pure Python: more threads would only fight over the interpreter."""
@@ -121,6 +125,7 @@ class Api:
         with self.services.live.entered(live):
             outcome = await live.run(exchange, partial(endpoint.methods[method], call))
             await _send_outcome(call, outcome, gone=live.gone)
+        _log_access(call, endpoint, outcome, live)
 
     def _authenticate(self, exchange: Exchange) -> Caller:
         if exchange.path in PUBLIC_PATHS:
@@ -132,7 +137,6 @@ async def _send_outcome(call: Call, outcome: Response | TrioletError | None, *, 
     """Send what the work came to, or complete the stream it began."""
     exchange = call.exchange
     if gone:
-        logger.debug("request %s: the client left", call.request_id)
         return
     if not exchange.started:
         assert outcome is not None, "a route that begins no stream answers"
@@ -143,12 +147,30 @@ async def _send_outcome(call: Call, outcome: Response | TrioletError | None, *, 
         return
     assert call.events is not None, "only a stream starts its response in the route"
     if isinstance(outcome, ClientStalled):
-        logger.info("request %s: %s", call.request_id, outcome.message)
         call.events.abort()
     elif isinstance(outcome, TrioletError):
         await call.events.finish(error_event(outcome))
     else:
         await call.events.finish(b"")
+
+
+def _log_access(
+    call: Call, endpoint: Endpoint, outcome: Response | TrioletError | None, live: LiveRequest
+) -> None:
+    """One line per request, after its answer; probes are for debugging only."""
+    log_event(
+        logger,
+        logging.DEBUG if endpoint.path in QUIET_PATHS else logging.INFO,
+        "request_answered" if not live.gone else "client_left",
+        request_id=call.request_id,
+        label=call.label,
+        tenant=call.caller.tenant,
+        method=call.exchange.method,
+        path=endpoint.path,
+        status=call.exchange.status,
+        error=outcome.code if isinstance(outcome, TrioletError) else None,
+        elapsed_s=round(trio.current_time() - live.started_at, 4),
+    )
 
 
 def _route(exchange: Exchange) -> tuple[Endpoint, str, Mapping[str, str]]:

@@ -37,6 +37,7 @@ class Exchange:
         self.headers: Mapping[str, str] = _headers(scope)
         self.common_headers: list[tuple[bytes, bytes]] = []
         self.started = False
+        self.status = 0
         self._config = config
 
     async def read_body(self) -> bytes:
@@ -91,14 +92,15 @@ class Exchange:
 
     async def respond(self, response: Response) -> None:
         """Send an answer in one piece. A checkpoint."""
-        await self.start(
-            response.status,
-            (
+        headers = response.headers
+        if response.status != 204:  # which has no content (RFC 9110 section 8.6)
+            length = str(len(response.body)).encode()
+            content: Headers = (
                 (b"content-type", response.content_type),
-                (b"content-length", str(len(response.body)).encode()),
-                *response.headers,
-            ),
-        )
+                (b"content-length", length),
+            )
+            headers = (*content, *headers)
+        await self.start(response.status, headers)
         await self.send({"type": "http.response.body", "body": response.body, "more_body": False})
 
     async def respond_error(self, error: TrioletError) -> None:
@@ -109,6 +111,7 @@ class Exchange:
         """Send the status and headers. A checkpoint."""
         assert not self.started, "an exchange has one response"
         self.started = True
+        self.status = status
         await self.send(
             {
                 "type": "http.response.start",

@@ -198,7 +198,10 @@ async def answer_whole(
     async with submitted(engine, offload, job, collector, lambda _: None):
         await collector.ended.wait()
         collector.check()
+    if job.sampling.logprobs is None and job.sampling.prompt_logprobs is None:
         return Response(200, collector.body_end())
+    # Up to 21 names for every token of prompt and answer: too long for the loop.
+    return Response(200, await offload.run(collector.body_end))
 
 
 async def answer_events(

@@ -10,7 +10,11 @@ from triolet.engine.client import EngineClient, Prompt
 from triolet.errors import ModelNotFound
 from triolet.protocol.answer import Answer, AnswerHead
 from triolet.protocol.chat_answer import ChatBody, ChatShape, ChatStream
-from triolet.protocol.chat_request import ChatCompletionRequest, parse_chat_request
+from triolet.protocol.chat_request import (
+    ChatCompletionRequest,
+    parse_chat_request,
+    template_message,
+)
 from triolet.protocol.completion_answer import (
     CompletionBody,
     CompletionShape,
@@ -165,8 +169,10 @@ async def _chat_prompt(
 
 def _chat_echo(request: ChatCompletionRequest) -> str:
     """With `echo`, an answer that goes on with the last message begins with its text."""
-    last = request.template_messages[-1]
-    return str(last["content"]) if request.echo and last["role"] == "assistant" else ""
+    if not request.echo or request.messages[-1].role != "assistant":
+        return ""
+    last = len(request.messages) - 1
+    return str(template_message(last, request.messages[last])["content"])
 
 
 async def _run(
