@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
@@ -21,6 +21,7 @@ from triolet.engine.client import EngineStatistics, Health, Prompt
 from triolet.engine.grammar_gate import GrammarGate
 from triolet.engine.input_processor import InputProcessor, TemplateOptions
 from triolet.engine.life import RequestLife
+from triolet.engine.session import SessionStream, check_session, open_session
 from triolet.engine.sight import EngineSight
 from triolet.engine.stream import RequestStream
 from triolet.errors import EngineDead, NotServing, Rejected, TrioletError
@@ -218,6 +219,53 @@ class Engine:
         finally:
             self._scopes -= 1
             self._left.set()
+
+    def session(
+        self,
+        pieces: AsyncIterable[Prompt],
+        sampling: SamplingParams | None = None,
+        *,
+        timeouts: Timeouts | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        tenant: str | None = None,
+        label: str | None = None,
+    ) -> AbstractAsyncContextManager[SessionStream]:
+        """Open a session: input that arrives in pieces extends one context.
+
+        Every piece is answered as far as `sampling` says, with a `finish_reason` at its end;
+        then the next piece is awaited. The answer stays in the context.
+
+        Args:
+            pieces: Texts or token ids; only the first gets the special tokens of a prompt.
+            sampling: For every piece; one output, no stop strings.
+            timeouts: For every piece.
+            priority: See `generate`.
+            cache_salt: See `generate`.
+            tenant: See `generate`.
+            label: See `generate`.
+
+        Raises:
+            InvalidRequest: A parameter makes no sense for a session.
+        """
+        sampling = sampling or self._input.default_sampling()
+        check_session(sampling)
+
+        async def tokenize(piece: Prompt, is_first: bool) -> tuple[int, ...]:
+            return await self.tokenize(piece, add_special_tokens=is_first)
+
+        def open_request(context: tuple[int, ...]) -> AbstractAsyncContextManager[RequestStream]:
+            return self.generate(
+                context,
+                sampling,
+                timeouts=timeouts,
+                priority=priority,
+                cache_salt=cache_salt,
+                tenant=tenant,
+                label=label,
+            )
+
+        return open_session(pieces, tokenize, open_request)
 
     async def cancel(self, request_id: RequestId) -> bool:
         """End a request by its id; its outputs end where they are, as CANCELLED.
