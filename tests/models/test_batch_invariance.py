@@ -1,4 +1,4 @@
-"""`batch_invariant=True`: no bit of a row's logits depends on its batch or on chunking."""
+"""Batch-invariant kernels: no bit of a row's logits depends on its batch or on chunking."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from support.packed_model import prefill_in_chunks, prefill_then_decode, run_packed
+from support.packed_model import (
+    KERNELS,
+    make_ops,
+    prefill_in_chunks,
+    prefill_then_decode,
+    run_packed,
+)
 from support.tiny_models import SMALL, facts, random_sequences
 from triolet.config import ModelConfig
 from triolet.models.causal_lm import CausalLM
 from triolet.models.loader import load_model
+from triolet_kernels import Kernels
 from triolet_kernels.ops import Ops
-from triolet_kernels.reference.reference_ops import ReferenceOps
 
 # odd sizes, so that libraries meet their left-overs
 SIZES = {"hidden_size": 120, "intermediate_size": 331, "vocab_size": 501}
@@ -28,7 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
 DTYPES = [torch.float32, torch.bfloat16]
 
 LENGTH = 150  # three KV tiles of 64
-OTHERS = [3, 70, 1, 129, 64, 17, 40, 9] * 4
+OTHERS = [4, 70, 10, 129, 64, 17, 40, 9] * 3 + [5, 66, 30, 8, 12, 21, 33]
 
 
 def load(name: str, directory: Path, ops: Ops) -> CausalLM:
@@ -40,45 +46,46 @@ def whole(model: CausalLM, ops: Ops, sequence: Tensor) -> Tensor:
     return run_packed(model, ops, [sequence], [[(0, len(sequence))]])[0]
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("size", [1, 7, 16, 64])
 @pytest.mark.slow
 def test_chunks_of_a_prefill_give_the_bits_of_the_whole(
-    name: str, dtype: torch.dtype, size: int, tmp_path: Path
+    name: str, dtype: torch.dtype, size: int, kernels: Kernels, tmp_path: Path
 ) -> None:
-    ops = ReferenceOps(torch.device("cpu"), dtype, batch_invariant=True)
+    ops = make_ops(kernels, dtype, batch_invariant=True)
     model = load(name, tmp_path, ops)
     (sequence,) = random_sequences([LENGTH], 501)
     chunked = run_packed(model, ops, [sequence], prefill_in_chunks([LENGTH], size))[0]
     assert torch.equal(chunked, whole(model, ops, sequence))
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.slow
 def test_crowd_of_prefills_and_decodes_gives_the_bits_of_running_alone(
-    name: str, dtype: torch.dtype, threads: int, tmp_path: Path
+    name: str, dtype: torch.dtype, threads: int, kernels: Kernels, tmp_path: Path
 ) -> None:
     torch.set_num_threads(threads)
-    ops = ReferenceOps(torch.device("cpu"), dtype, batch_invariant=True)
+    ops = make_ops(kernels, dtype, batch_invariant=True)
     model = load(name, tmp_path, ops)
+    sequences = random_sequences([LENGTH, *OTHERS], 501)
+    alone = [whole(model, ops, sequence) for sequence in sequences]
     for crowd in (2, 9, 32):
-        lengths = [LENGTH, *OTHERS[: crowd - 1]]
-        sequences = random_sequences(lengths, 501)
-        decodes = 1 if 1 in lengths else 3
-        steps = [step for step in prefill_then_decode(lengths, decodes) if step]
-        together = run_packed(model, ops, sequences, [[r for r in s if r[1]] for s in steps])
-        for index in (0, 1, crowd - 1):
-            alone = whole(model, ops, sequences[index])
-            assert torch.equal(together[index], alone), (crowd, index)
+        steps = prefill_then_decode([LENGTH, *OTHERS][:crowd], decodes=3)
+        together = run_packed(model, ops, sequences[:crowd], steps)
+        for index, result in enumerate(together):
+            assert torch.equal(result, alone[index]), (crowd, index)
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bits_of_one_row_in_short(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_bits_of_one_row_in_short(dtype: torch.dtype, kernels: Kernels, tmp_path: Path) -> None:
     """The two tests above in small, for every run of the suite."""
-    ops = ReferenceOps(torch.device("cpu"), dtype, batch_invariant=True)
+    ops = make_ops(kernels, dtype, batch_invariant=True)
     model = load("gemma2", tmp_path, ops)
     lengths = [75, 20, 3]
     sequences = random_sequences(lengths, 501)
@@ -89,7 +96,7 @@ def test_bits_of_one_row_in_short(dtype: torch.dtype, tmp_path: Path) -> None:
 
 def test_without_it_bits_do_depend_on_the_batch(tmp_path: Path) -> None:
     """So the tests above can fail: nothing but the fixed shapes makes them pass."""
-    ops = ReferenceOps(torch.device("cpu"), torch.float32, batch_invariant=False)
+    ops = make_ops("reference", torch.float32)
     model = load("llama", tmp_path, ops)
     (sequence,) = random_sequences([LENGTH], 501)
     chunked = run_packed(model, ops, [sequence], prefill_in_chunks([LENGTH], 7))[0]

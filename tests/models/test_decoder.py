@@ -10,19 +10,14 @@ import pytest
 import torch
 
 from support.packed_model import (
+    KERNELS,
+    make_ops,
     prefill_at_once,
     prefill_in_chunks,
     prefill_then_decode,
     run_packed,
 )
-from support.tiny_models import (
-    HFModel,
-    build,
-    oracle_logits,
-    random_sequences,
-    relative_error,
-    save,
-)
+from support.tiny_models import build, oracle_logits, random_sequences, relative_error, save
 from triolet.config import ModelConfig
 from triolet.models import registry
 from triolet.models.decoder import Decoder
@@ -30,7 +25,7 @@ from triolet.models.families import describe
 from triolet.models.loader import load_model
 from triolet.models.spec import DecoderSpec, LayerSpec
 from triolet.models.weights import SafetensorsWeights
-from triolet_kernels.reference.reference_ops import ReferenceOps
+from triolet_kernels import Kernels
 
 TOLERANCE = 1e-4
 LENGTHS = [41, 5, 70]  # longer than a window of 8, than blocks of 16 and a KV tile of 64
@@ -112,21 +107,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def load(
-    directory: Path, model: HFModel, batch_invariant: bool = False
-) -> tuple[Decoder, ReferenceOps]:
-    ops = ReferenceOps(torch.device("cpu"), torch.float32, batch_invariant=batch_invariant)
-    facts = save(model, directory)
-    loaded = load_model(facts, ops, ModelConfig(model_implementation="triolet"), lambda _: None)
-    assert isinstance(loaded, Decoder)
-    return loaded, ops
-
-
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", CASES)
-def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_equal_transformers(name: str, kernels: Kernels, tmp_path: Path) -> None:
     model_type, fields = CASES[name]
     oracle_model = build(model_type, **fields)
-    decoder, ops = load(tmp_path, oracle_model)
+    ops = make_ops(kernels, torch.float32)
+    config = ModelConfig(model_implementation="triolet")
+    decoder = load_model(save(oracle_model, tmp_path), ops, config, lambda _: None)
+    assert isinstance(decoder, Decoder)
     sequences = random_sequences(LENGTHS)
     oracle = oracle_logits(oracle_model, sequences)
     assert torch.cat(oracle).std() > 0.5, "logits that do not spread would prove nothing"
@@ -207,7 +196,7 @@ def test_each_feature_moves_logits_far_beyond_the_tolerance(switch: str, tmp_pat
     model_type, fields = CASES[name]
     oracle_model = build(model_type, **fields)
     saved = save(oracle_model, tmp_path)
-    ops = ReferenceOps(torch.device("cpu"), torch.float32)
+    ops = make_ops("reference", torch.float32)
     spec = change(describe(registry.need(saved.architecture), saved.config))
     with SafetensorsWeights([tmp_path / "model.safetensors"], torch.float32) as weights:
         changed = Decoder(spec, weights, ops, max_position=256, progress=lambda _: None)
@@ -217,16 +206,19 @@ def test_each_feature_moves_logits_far_beyond_the_tolerance(switch: str, tmp_pat
     assert relative_error(result, oracle) > 100 * TOLERANCE
 
 
-def test_bfloat16_errs_no_more_than_transformers_in_bfloat16(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2"])
+def test_bfloat16_errs_no_more_than_transformers_in_bfloat16(
+    name: str, kernels: Kernels, tmp_path: Path
+) -> None:
     """Against float32: the error is that of the dtype, not ours."""
-    oracle_model = build("llama")
+    model_type, fields = CASES[name]
+    oracle_model = build(model_type, **fields)
     saved = save(oracle_model, tmp_path)
     sequences = random_sequences(LENGTHS)
     oracle = oracle_logits(oracle_model, sequences)
     theirs = relative_error(oracle_logits(oracle_model.to(torch.bfloat16), sequences), oracle)
-    ops = ReferenceOps(torch.device("cpu"), torch.bfloat16)
+    ops = make_ops(kernels, torch.bfloat16)
     decoder = load_model(saved, ops, ModelConfig(), lambda _: None)
-    ours = relative_error(
-        run_packed(decoder, ops, sequences, prefill_in_chunks(LENGTHS, 30)), oracle
-    )
-    assert ours < 1.5 * theirs
+    result = run_packed(decoder, ops, sequences, prefill_in_chunks(LENGTHS, 30))
+    assert relative_error(result, oracle) < 1.5 * theirs

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from support.packed_model import (
+    CPU,
+    KERNELS,
+    make_ops,
     prefill_at_once,
     prefill_in_chunks,
     prefill_then_decode,
@@ -26,10 +29,10 @@ from triolet.config import ModelConfig
 from triolet.errors import ConfigError
 from triolet.models.loader import load_model
 from triolet.models.transformers_backend import TransformersCausalLM
+from triolet_kernels import Kernels
 from triolet_kernels.reference.reference_ops import ReferenceOps
 
 LENGTHS = [41, 5, 70]
-CPU = torch.device("cpu")
 
 GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, "n_inner": 96}
 MOE = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2}
@@ -46,11 +49,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", CASES)
-def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_equal_transformers(name: str, kernels: Kernels, tmp_path: Path) -> None:
     model_type, fields = CASES[name]
     oracle_model = build(model_type, **fields)
-    ops = ReferenceOps(CPU, torch.float32)
+    ops = make_ops(kernels, torch.float32)
     config = ModelConfig(model_implementation="transformers")
     model = load_model(save(oracle_model, tmp_path), ops, config, lambda _: None)
     assert isinstance(model, TransformersCausalLM)

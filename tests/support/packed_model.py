@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Tensor
 
 from support.paged import BlockTables
 from triolet.models.causal_lm import CausalLM
+from triolet_kernels import Kernels, native_unavailable, select_ops
 from triolet_kernels.ops import Ops
+
+CPU = torch.device("cpu")
+KERNELS: tuple[Kernels, ...] = ("reference", "native")
 
 Step = Sequence[tuple[int, int]]
 """One batch: (sequence, tokens to compute)."""
+
+
+def make_ops(kernels: Kernels, dtype: torch.dtype, *, batch_invariant: bool = False) -> Ops:
+    """The kernels of that name on as many threads as torch has; skips the test without them."""
+    if kernels == "native" and (reason := native_unavailable(CPU, dtype)) is not None:
+        pytest.skip(reason)
+    return select_ops(
+        CPU,
+        dtype,
+        kernels=kernels,
+        batch_invariant=batch_invariant,
+        threads=torch.get_num_threads(),
+    )
 
 
 def run_packed(
@@ -71,7 +89,7 @@ def prefill_in_chunks(lengths: Sequence[int], size: int) -> list[list[tuple[int,
 def prefill_then_decode(lengths: Sequence[int], decodes: int) -> list[list[tuple[int, int]]]:
     """Sequence i joins at step i, whole but for its last tokens, which come one by one."""
     started: list[int] = []
-    left = {i: decodes for i in range(len(lengths))}
+    left = dict.fromkeys(range(len(lengths)), decodes)
     steps: list[list[tuple[int, int]]] = []
     while len(started) < len(lengths) or any(left.values()):
         step = [(i, 1) for i in started if left[i]]
