@@ -254,7 +254,7 @@ class ServerConfig:
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
     max_connections: int = 1000
-    max_body_bytes: int = 16 << 20
+    max_body_bytes: int = 8 << 20
     max_header_bytes: int = 64 << 10
     keep_alive_timeout_s: float = 75.0
     request_timeout_s: float = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 from triolet.errors import InvalidRequest
 from triolet.protocol.converter import structure
@@ -34,12 +34,13 @@ class CompletionRequest(GenerationFields):
     @property
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
         """Every prompt of the request, in the order of the choices."""
-        if isinstance(self.prompt, str):
-            return (self.prompt,)
-        token_ids = tuple(item for item in self.prompt if isinstance(item, int))
-        if token_ids:
-            return (token_ids,)
-        return tuple(item for item in self.prompt if isinstance(item, (str, tuple)))
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return (prompt,)
+        if prompt and isinstance(prompt[0], int):
+            # All are ids, and there may be a million: they are not looked at one by one.
+            return (prompt,)
+        return cast("tuple[str | tuple[int, ...], ...]", prompt)
 
 
 def parse_completion_request(

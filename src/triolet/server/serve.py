@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -25,6 +26,9 @@ logger = logging.getLogger("triolet.server")
 
 EngineFactory = Callable[[EngineConfig], AbstractAsyncContextManager[EngineClient]]
 OnReady = Callable[[str, EngineClient], None]
+
+SWITCH_INTERVAL_S = 0.0005
+"""A thread that runs Python delays each wake-up of the loop by this much; the default is 5 ms."""
 
 ENGINE_FAILURE_GRACE_S = 1.0
 """Seconds for clients to be told that the engine has died, before the process ends."""
@@ -69,6 +73,8 @@ async def serve(
     process = _Process(app.api, HttpServer(app.serve_asgi, server), server, shutdown)
     app.api.services.tree = process.http.tree
     listening = await open_listeners(server)
+    switch_interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         async with trio.open_nursery() as nursery:
             process.scope = nursery.cancel_scope
@@ -80,6 +86,7 @@ async def serve(
             await process.run_engine(engine_factory, config, listening, on_ready)
             nursery.cancel_scope.cancel(reason="served")
     finally:
+        sys.setswitchinterval(switch_interval_s)
         if server.uds is not None:
             server.uds.unlink(missing_ok=True)
     if process.failure is not None:

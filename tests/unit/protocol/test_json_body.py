@@ -53,14 +53,14 @@ def test_what_json_can_write_is_read_back(value: dict[str, object]) -> None:
         (b"null", "must be a JSON object, got null"),
         (b'"text"', "must be a JSON object, got a string"),
         (b"12", "must be a JSON object, got an integer"),
-        (b'{"a": 18446744073709551616}', "does not fit in 64 bits"),
-        (b'{"a": -9223372036854775809}', "does not fit in 64 bits"),
-        (b'{"a": ' + b"9" * 300 + b"}", "does not fit in 64 bits"),
         (b'{"a": ' + b"9" * 100_000 + b"}", "not valid JSON"),
         (b'{"a": 1, "a": 2}', "twice"),
         (b'{"o": {"b": 1, "c": 2, "b": 1}}', "twice"),
+        (rb'{"a": 1, "\u0061": 2}', "twice"),
+        (rb'{"a\"": {"a": [{}, {"x": 1}]}, "a\"": 2}', "twice"),
         (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "nests deeper"),
-        (b"[" * 1_000_000, "nests deeper"),
+        (b'{"a": ' * 70 + b"1" + b"}" * 70, "nests deeper"),
+        (b"[" * 1_000_000, "depth limit exceeded"),
     ],
 )
 def test_anything_else_is_refused_with_its_cause(body: bytes, part: str) -> None:
@@ -69,6 +69,11 @@ def test_anything_else_is_refused_with_its_cause(body: bytes, part: str) -> None
     assert part in caught.value.message
     assert caught.value.code == "invalid_json"
     assert len(caught.value.message) < 500
+
+
+def test_keys_are_compared_within_their_object_only() -> None:
+    body = rb'{"a": {"a": [{"a": 1}, {"a": 2}]}, "b": "\"a\": {", "c": {"a": "a"}, "\\": 1}'
+    assert parse_object(body) == json.loads(body)
 
 
 def test_depth_counts_brackets_outside_of_strings_only() -> None:
