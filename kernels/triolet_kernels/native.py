@@ -281,8 +281,8 @@ class NativeOps:
             )
         word, heads, dim = self._word, spec.num_kv_heads, spec.head_dim
         return NativeKVCache(
-            torch.zeros((num_blocks, heads, dim // word, block_size, word), dtype=self.dtype),
-            torch.zeros((num_blocks, heads, block_size // word, dim, word), dtype=self.dtype),
+            torch.empty((num_blocks, heads, dim // word, block_size, word), dtype=self.dtype),
+            torch.empty((num_blocks, heads, block_size // word, dim, word), dtype=self.dtype),
             block_size,
         )
 

@@ -38,11 +38,11 @@ def allocate(
     device: torch.device,
     dtype: torch.dtype,
 ) -> SlotCache:
-    """Zeroed KV memory of one layer."""
+    """KV memory of one layer; not touched, so that only blocks in use become resident."""
     shape = (spec.num_kv_heads, num_blocks * block_size, spec.head_dim)
     return SlotCache(
-        keys=torch.zeros(shape, device=device, dtype=dtype),
-        values=torch.zeros(shape, device=device, dtype=dtype),
+        keys=torch.empty(shape, device=device, dtype=dtype),
+        values=torch.empty(shape, device=device, dtype=dtype),
         block_size=block_size,
     )
 

@@ -162,6 +162,7 @@ class DeviceRunner:
 
     async def _collect(self, worker: Worker, info: RunnerInfo) -> None:
         while True:
+            result: BatchResult | None = None
             with trio.CancelScope() as self._step_timer:
                 self._set_timer()
                 try:
@@ -170,7 +171,7 @@ class DeviceRunner:
                     raise
                 except Exception as error:
                     raise WorkerDied(f"a step failed: {_describe(error)}") from error
-            if self._step_timer.cancelled_caught:
+            if result is None:
                 raise WorkerDied(
                     f"a step took longer than {self._config.step_timeout_s:g} s (step_timeout_s)",
                     "hang",
