@@ -108,7 +108,7 @@ class KVCacheManager:
     def _capacity_tokens(self) -> int:
         """Longest sequence that fits when it is alone and is computed in small chunks."""
         total = self.pool.num_blocks
-        if self._num_full == 0 and self.footprint(total) <= total:
+        if self._num_full == 0 and self.footprint(2**62) <= total:
             return 2**62  # old blocks are given back: length has no limit once a window fits
         lengths = range(1, total + 1)
         return self.block_size * bisect.bisect_right(lengths, total, key=self.footprint)
