@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 
 import pytest
@@ -294,6 +295,43 @@ async def test_gated_stream_delivers_a_token_before_the_next_but_one_is_made() -
                     gate.release()
                     await client.read_until(f'"text":"{piece}"'.encode())
                 await client.read_until(b"data: [DONE]\n\n")
+
+
+def dechunk(body: bytes) -> bytes:
+    out = b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size, 16)
+        out += rest[:length]
+        assert rest[length : length + 2] == b"\r\n"
+        body = rest[length + 2 :]
+    return out
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_golden_bytes_of_a_stream_on_the_wire(direct: bool) -> None:
+    async with live_server(Script(pieces=('a"b', "é")), direct_sink=direct) as server:
+        async with await server.connect() as client:
+            body = {**STREAM, "stream_options": {"include_usage": True}}
+            await client.send(post(body, more="Connection: close\r\n"))
+            head, _, rest = (await client.read_to_end()).partition(b"\r\n\r\n")
+    names = [line.split(b":")[0] for line in head.split(b"\r\n")[1:]]
+    assert names[:3] == [b"content-type", b"cache-control", b"x-accel-buffering"]
+    got = re.sub(rb'"id":"cmpl-[0-9a-f]{32}"', b'"id":"ID"', dechunk(rest))
+    got = re.sub(rb'"created":[0-9]+', b'"created":0', got)
+    start = (
+        b'data: {"id":"ID","object":"text_completion","created":0,"model":"fake-model","choices":['
+    )
+    assert got == (
+        start
+        + b'{"index":0,"text":"a\\"b","logprobs":null,"finish_reason":null}]}\n\n'
+        + start
+        + '{"index":0,"text":"é","logprobs":null,"finish_reason":"stop","stop_reason":null}]}\n\n'.encode()
+        + start
+        + b'],"usage":{"prompt_tokens":2,"completion_tokens":5,"total_tokens":7,'
+        b'"prompt_tokens_details":{"cached_tokens":0}}}\n\n'
+        b"data: [DONE]\n\n"
+    )
 
 
 async def test_head_is_answered_without_a_body() -> None:

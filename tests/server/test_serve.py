@@ -27,7 +27,7 @@ from support.live_server import (
     wait_until,
 )
 from triolet.config import EngineConfig, ServerConfig
-from triolet.engine.client import EngineClient
+from triolet.engine.client import EngineClient, Health
 from triolet.errors import ConfigError, EngineDead
 from triolet.server.serve import serve
 from triolet.testing.fake_engine import FakeEngine, Gate, Script
@@ -230,6 +230,19 @@ async def test_an_engine_that_dies_ends_the_server_with_its_error() -> None:
             await wait_until(lambda: engine.live)
             engine.die.set()
             assert (await client.answer()).status == 503
+    assert isinstance(server.error, EngineDead)
+
+
+@pytest.mark.slow
+async def test_an_engine_that_says_it_is_dead_ends_the_server() -> None:
+    engine = FakeEngine()
+    async with served(engine) as server:
+        await server.ready.wait()
+        engine.health = Health.DEAD
+        async with await server.connect() as client:
+            await client.send(post(WHOLE) + b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n")
+            for _ in range(2):
+                assert (await client.answer()).status == 503
     assert isinstance(server.error, EngineDead)
 
 

@@ -16,7 +16,8 @@ from functools import partial
 import trio
 
 from triolet.config import EngineConfig, ServerConfig
-from triolet.engine.client import EngineClient
+from triolet.engine.client import EngineClient, Health
+from triolet.errors import EngineDead
 from triolet.server.api.app import Api
 from triolet.server.app import create_app
 from triolet.server.http_server import HttpServer
@@ -29,6 +30,9 @@ OnReady = Callable[[str, EngineClient], None]
 
 SWITCH_INTERVAL_S = 0.0005
 """A thread that runs Python delays each wake-up of the loop by this much; the default is 5 ms."""
+
+HEALTH_INTERVAL_S = 0.5
+"""How often the server looks whether its engine is dead: a process without one has to end."""
 
 ENGINE_FAILURE_GRACE_S = 1.0
 """Seconds for clients to be told that the engine has died, before the process ends."""
@@ -142,13 +146,23 @@ class _Process:
                         self._api.attach(engine)
                         if on_ready is not None:
                             on_ready(listening.url, engine)
-                        await self._shutdown.wait()
-                        await self._drain(self._config.shutdown_grace_s)
+                        if await self._wait_shutdown(engine):
+                            await self._drain(self._config.shutdown_grace_s)
+                        else:
+                            raise EngineDead("the engine has died; its log has the cause")
             except Exception as error:
                 # The engine has failed its requests; their answers get time to go out.
                 self.failure = error
                 await self._drain(ENGINE_FAILURE_GRACE_S)
             nursery.cancel_scope.cancel(reason="engine closed")
+
+    async def _wait_shutdown(self, engine: EngineClient) -> bool:
+        """True once somebody asked for an orderly end, False if the engine died before."""
+        while engine.health is not Health.DEAD:
+            with trio.move_on_after(HEALTH_INTERVAL_S):
+                await self._shutdown.wait()
+                return True
+        return False
 
     async def _drain(self, grace_s: float) -> None:
         self._api.drain()
