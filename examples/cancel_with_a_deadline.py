@@ -50,4 +50,4 @@ async def blocks_held(engine: triolet.Engine) -> int:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:2])
+    trio.run(main, sys.argv[1] if len(sys.argv) > 1 else "demo")

@@ -48,4 +48,4 @@ async def serve(
 
 
 if __name__ == "__main__":
-    trio.run(serve, *sys.argv[1:2])
+    trio.run(serve, sys.argv[1] if len(sys.argv) > 1 else "demo")

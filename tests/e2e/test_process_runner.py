@@ -27,6 +27,10 @@ SETTINGS: dict[str, object] = {
 }
 
 
+def config_of(**more: object) -> triolet.EngineConfig:
+    return triolet.EngineConfig.of("tiny-random", **SETTINGS, **more)
+
+
 def children(parent: int | None = None) -> list[int]:
     """Worker processes of a process (this one), whichever of its threads started them."""
     tasks = Path(f"/proc/{parent or os.getpid()}/task").glob("*/children")
@@ -72,12 +76,12 @@ async def run_all(engine: Engine, disturb: list[signal.Signals]) -> list[str]:
 
 async def test_killed_and_stopped_workers_cost_a_pause_and_no_token() -> None:
     with trio.fail_after(240):
-        async with triolet.open_engine("tiny-random", **SETTINGS) as engine:
+        async with triolet.open_engine(config=config_of()) as engine:
             undisturbed = await run_all(engine, [])
             killed = await run_all(engine, [signal.SIGKILL] * 3)
             assert engine.statistics().runner_restarts == 3
         assert killed == undisturbed
-        async with triolet.open_engine("tiny-random", **SETTINGS, step_timeout_s=2.0) as engine:
+        async with triolet.open_engine(config=config_of(step_timeout_s=2.0)) as engine:
             assert await run_all(engine, [signal.SIGSTOP]) == undisturbed
     assert children() == []
 
