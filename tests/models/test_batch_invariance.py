@@ -29,7 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "architectures": ["Gemma2ForCausalLM"], "head_dim": 24, "sliding_window": 40,
         "attn_logit_softcapping": 5.0, "final_logit_softcapping": 9.0,
     },
-    "olmo2": {"architectures": ["Olmo2ForCausalLM"]},
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"], "head_dim": 40},
 }  # fmt: skip
 DTYPES = [torch.float32, torch.bfloat16]
 

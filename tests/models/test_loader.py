@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from support.packed_model import prefill_at_once, run_packed
+from support.packed_model import make_ops, prefill_at_once, run_packed
 from support.tiny_models import SMALL, build, facts, random_sequences, save
 from triolet.config import ModelConfig
 from triolet.errors import ConfigError
@@ -187,6 +187,15 @@ def test_context_beyond_the_model_is_refused(llama: ModelFacts) -> None:
 def test_quantization_that_the_kernels_lack_is_refused(llama: ModelFacts) -> None:
     with pytest.raises(ConfigError, match="'w8a8' is not offered by the reference kernels"):
         load_logits(llama, ModelConfig(quantization="w8a8"))
+
+
+def test_attention_that_the_kernels_cannot_do_is_refused_at_loading(tmp_path: Path) -> None:
+    ops = make_ops("native", torch.float32)
+    odd = facts(tmp_path, random_config("llama", "LlamaForCausalLM", head_dim=30), random_seed=0)
+    with pytest.raises(ConfigError, match=r"head_dim .* 30; kernels='reference' runs it") as caught:
+        load_model(odd, ops, ModelConfig(), lambda _: None)
+    assert caught.value.param == "kernels"
+    load_logits(odd)
 
 
 def test_own_decoder_names_what_it_runs_and_the_way_out(tmp_path: Path) -> None:

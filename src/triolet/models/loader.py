@@ -50,8 +50,25 @@ def load_model(
     if family is None or model.model_implementation == "transformers":
         from triolet.models.transformers_backend import load_transformers_model
 
-        return load_transformers_model(facts, ops, max_position, progress)
-    return _load_decoder(family, facts, ops, max_position, progress)
+        other = load_transformers_model(facts, ops, max_position, progress)
+        _check_attention(other, ops)
+        return other
+    decoder = _load_decoder(family, facts, ops, max_position, progress)
+    _check_attention(decoder, ops)
+    return decoder
+
+
+def _check_attention(model: CausalLM, ops: Ops) -> None:
+    """Ask the kernels for one block per kind of layer, so that a refusal comes now."""
+    for spec in set(model.attention):
+        try:
+            ops.allocate_kv(1, 16, spec)
+        except ValueError as error:
+            raise ConfigError(
+                f"the {ops.name} kernels cannot run {model.description}: {error}; "
+                "kernels='reference' runs it",
+                param="kernels",
+            ) from error
 
 
 def _load_decoder(
