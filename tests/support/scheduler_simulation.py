@@ -427,7 +427,9 @@ def act(simulation: SchedulerSimulation, rng: random.Random) -> None:
     elif roll < 0.96 and live:
         stop_random(simulation, rng, simulation.clients[rng.choice(live)])
     elif roll < 0.965:
-        simulation.lose_runner()
+        for _ in range(rng.choice([1, 1, 2, 3])):  # several in a row isolate the suspects
+            simulation.lose_runner()
+            simulation.launch()
     elif roll < 0.97:
         simulation.scheduler.reset_prefix_cache()
     elif roll < 0.975 and simulation.runner.in_flight:

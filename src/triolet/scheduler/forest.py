@@ -16,7 +16,8 @@ from triolet.output import TokenLogprobs
 from triolet.request import FinishReason, RequestId, SequenceId
 from triolet.scheduler.beam_search import Child
 from triolet.scheduler.finish import Finish
-from triolet.scheduler.planner import Planner, Row
+from triolet.scheduler.plan import Row
+from triolet.scheduler.planner import Planner
 from triolet.scheduler.poison import Suspects
 from triolet.scheduler.sequence import Sequence, SequenceStatus
 from triolet.scheduler.tree import RequestTree

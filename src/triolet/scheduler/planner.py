@@ -11,14 +11,12 @@ looked at, so a step costs the same with ten waiting and with ten thousand.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
-
-import attrs
 
 from triolet.config import SchedulerConfig
 from triolet.messages.scheduler_to_runner import ScheduledSequence
 from triolet.request import SequenceId
 from triolet.scheduler.kv_cache_manager import KVCacheManager
+from triolet.scheduler.plan import Plan, PlannerCounts, Row
 from triolet.scheduler.policy import GROWTH_TOKENS_MAX, GrowthEstimate
 from triolet.scheduler.request_queue import RunningSet, WaitingQueue
 from triolet.scheduler.sequence import Sequence, SequenceStatus
@@ -27,65 +25,6 @@ from triolet.scheduler.tree import RequestTree
 BLOCKED_STEPS = 16
 """A head of the queue that did not fit is looked at again when a block was released, and at
 least this often, as meanwhile a prefix that it shares may have been computed."""
-
-
-class Row(NamedTuple):
-    """What a step in flight does to one sequence."""
-
-    sequence: Sequence
-    epoch: int
-    """The sequence's epoch then: another one now means that it lost these blocks."""
-    num_computed: int
-    """Tokens computed after the step."""
-    samples: bool
-
-
-@attrs.define(eq=False)
-class Plan:
-    """One step in the making.
-
-    Attributes:
-        step: Its number.
-        budget: Tokens that may still be added.
-        idle: Whether no other step is in flight.
-        rows: What to remember of it.
-        scheduled: What the runner computes.
-        new: Sequences whose state the runner does not hold.
-        started: Requests that have their first place in a step.
-        preempted: Whether a sequence was preempted: then nothing is admitted.
-        has_no_victim: Whether a search for a sequence to preempt has failed.
-        reserve: Blocks kept for what runs, once they were counted.
-    """
-
-    step: int
-    budget: int
-    idle: bool
-    rows: list[Row] = attrs.field(factory=list[Row])
-    scheduled: list[ScheduledSequence] = attrs.field(factory=list[ScheduledSequence])
-    new: list[Sequence] = attrs.field(factory=list[Sequence])
-    started: list[RequestTree] = attrs.field(factory=list[RequestTree])
-    preempted: bool = False
-    has_no_victim: bool = False
-    reserve: float | None = None
-
-
-@attrs.define
-class PlannerCounts:
-    """What happened since the start.
-
-    Attributes:
-        preemptions: Sequences that lost their blocks to another.
-        computed_tokens: Tokens given to the runner.
-        recomputed_tokens: Those of them that had been computed before.
-        prefix_queries: Tokens looked for in the prefix cache.
-        prefix_hits: Tokens found there.
-    """
-
-    preemptions: int = 0
-    computed_tokens: int = 0
-    recomputed_tokens: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
 
 
 class Planner:

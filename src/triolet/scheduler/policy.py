@@ -30,7 +30,7 @@ CLIP_MAX_NEW_TOKENS_ESTIMATION): a missing `max_tokens` must not keep the pool e
 GROWTH_RATIO_START = 0.5
 GROWTH_RATIO_MIN = 0.05
 GROWTH_LEARNING_RATE = 0.1
-"""Weight of one finished output: about ten outputs make the estimate."""
+"""Least weight of one more output: about ten outputs make the estimate."""
 
 GROWTH_PREEMPTION_STEP = 0.1
 """A preemption shows that too much was admitted."""
@@ -55,12 +55,16 @@ class GrowthEstimate:
 
     def __init__(self) -> None:
         self.ratio = GROWTH_RATIO_START
+        self._num_learned = 0
 
     def learn(self, num_output_tokens: int, num_output_tokens_max: int) -> None:
         """An output ended by itself after this many of the tokens it might have had."""
         expected = min(num_output_tokens_max, GROWTH_TOKENS_MAX)
         share = min(1.0, num_output_tokens / max(1, expected))
-        self.ratio += GROWTH_LEARNING_RATE * (share - self.ratio)
+        self._num_learned += 1
+        # An average at first, so that the start is soon forgotten; then a moving one.
+        weight = max(GROWTH_LEARNING_RATE, 1 / (self._num_learned + 1))
+        self.ratio += weight * (share - self.ratio)
         self.ratio = max(GROWTH_RATIO_MIN, self.ratio)
 
     def preempted(self) -> None:

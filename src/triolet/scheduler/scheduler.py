@@ -18,19 +18,18 @@ from __future__ import annotations
 
 from collections import deque
 
-import attrs
-
 from triolet.config import CacheConfig, SchedulerConfig
 from triolet.errors import ConfigError, InternalError
 from triolet.messages.runner_to_scheduler import BatchResult, RowError, RunnerInfo
 from triolet.messages.scheduler_to_dispatcher import RequestStarted, SchedulerFact
 from triolet.messages.scheduler_to_runner import ScheduledBatch, SequenceState
-from triolet.request import GenerationRequest, RequestId, SequenceId
+from triolet.request import GenerationRequest, RequestId
 from triolet.sampling_params import SamplingParams
 from triolet.scheduler import admission
 from triolet.scheduler.forest import Forest
 from triolet.scheduler.kv_cache_manager import KVCacheManager
-from triolet.scheduler.planner import Planner, Row
+from triolet.scheduler.plan import StepInFlight
+from triolet.scheduler.planner import Planner
 from triolet.scheduler.poison import Suspects
 from triolet.scheduler.policy import request_key
 from triolet.scheduler.sequence import Sequence, SequenceStatus
@@ -38,21 +37,6 @@ from triolet.scheduler.statistics import RequestStatistics, SchedulerStatistics
 from triolet.scheduler.tree import RequestTree
 
 __all__ = ["RequestStatistics", "Scheduler", "SchedulerStatistics"]
-
-
-@attrs.frozen
-class StepInFlight:
-    """A step given to the runner.
-
-    Attributes:
-        step: Its number.
-        rows: What it does.
-        sampled: Sequences that it gives a token, in batch order.
-    """
-
-    step: int
-    rows: list[Row]
-    sampled: list[SequenceId]
 
 
 class Scheduler:
@@ -182,8 +166,7 @@ class Scheduler:
             scheduled=plan.scheduled,
             ended=self._planner.take_forgotten(),
         )
-        sampled = [row.sequence.sequence_id for row in plan.rows if row.samples]
-        self._in_flight.append(StepInFlight(self._step, plan.rows, sampled))
+        self._in_flight.append(StepInFlight.of(plan))
         self._step += 1
         return batch
 
@@ -363,25 +346,4 @@ class Scheduler:
         if not self._in_flight or self._in_flight[0].step != result.step:
             steps = [step.step for step in self._in_flight]
             raise InternalError(f"the runner answered step {result.step}; in flight are {steps}")
-        step = self._in_flight[0]
-        expected = step.sampled
-        if result.errors:
-            failed = {error.sequence_id for error in result.errors}
-            expected = [s for s in expected if s not in failed]
-        num_tokens = len(result.token_ids)
-        if result.sequence_ids != expected or num_tokens != len(expected):
-            raise InternalError(
-                f"step {result.step} sampled for sequences {result.sequence_ids} "
-                f"({num_tokens} tokens); {expected} were scheduled to sample"
-            )
-        if result.logprobs and len(result.logprobs) != num_tokens:
-            raise InternalError(
-                f"step {result.step} has {len(result.logprobs)} logprobs for {num_tokens} tokens"
-            )
-        if num_tokens:
-            low, high = min(result.token_ids), max(result.token_ids)
-            if low < 0 or high >= self._info.vocab_size:
-                raise InternalError(
-                    f"step {result.step} sampled token {low if low < 0 else high}; the "
-                    f"vocabulary has {self._info.vocab_size}"
-                )
+        self._in_flight[0].check(result, self._info.vocab_size)
