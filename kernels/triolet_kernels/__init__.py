@@ -6,9 +6,7 @@ loads neither torch nor any extension; the implementation is imported when it is
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -21,25 +19,6 @@ Quantization = Literal["w8a8", "w4a8"]
 
 class KernelsUnavailable(RuntimeError):
     """The kernels that were asked for do not exist here; the message says why and what to do."""
-
-
-class _NativeModule(Protocol):
-    """What `triolet_kernels.native` offers."""
-
-    def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
-        """Why native kernels cannot run on this device in this dtype; None if they can."""
-        ...
-
-    def native_ops(
-        self,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        threads: int,
-        quantization: Quantization | None,
-    ) -> Ops:
-        """The native implementation, computing on `threads` threads."""
-        ...
 
 
 def select_ops(
@@ -75,9 +54,9 @@ def select_ops(
     if kernels != "reference":
         reason = native_unavailable(device, dtype)
         if reason is None:
-            return _native_module().native_ops(
-                device, dtype, threads=threads, quantization=quantization
-            )
+            from triolet_kernels.native import native_ops
+
+            return native_ops(device, dtype, threads=threads, quantization=quantization)
         if kernels == "native":
             raise KernelsUnavailable(
                 f"native kernels were asked for, but {reason}; use kernels='auto' or 'reference'"
@@ -94,10 +73,6 @@ def select_ops(
 
 def native_unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why there are no native kernels for `device` and `dtype`; None if there are."""
-    if importlib.util.find_spec("triolet_kernels.native") is None:
-        return "this build of triolet has no native kernels"
-    return _native_module().unavailable(device, dtype)
+    from triolet_kernels.native import unavailable
 
-
-def _native_module() -> _NativeModule:
-    return cast("_NativeModule", importlib.import_module("triolet_kernels.native"))
+    return unavailable(device, dtype)

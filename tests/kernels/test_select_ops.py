@@ -37,7 +37,7 @@ def test_native_without_native_kernels_says_why_and_what_to_do() -> None:
 
 def test_build_without_native_kernels_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(KernelsUnavailable, match="this build of triolet has no native kernels"):
+    with pytest.raises(KernelsUnavailable, match="but the native CPU kernels were not built"):
         select_ops(CPU, torch.float32, kernels="native")
     assert select_ops(CPU, torch.float32).name == "reference"
 
