@@ -207,7 +207,10 @@ def _unexplained(client: SimulatedClient, world: World) -> str | None:
             had_one = any(value is not None for value in attrs.astuple(plan.timeouts))
             return None if had_one else "ran out of a time that it had no limit of"
         case "failed", "poison_request":
-            framed = num_runner_faults(world) >= FALSE_POISON_DEATHS
+            # Real poison isolates everyone: one more death then hits whoever is alone.
+            has_poison = any(other.plan.is_poison for other in world.clients)
+            deaths = num_runner_faults(world)
+            framed = deaths >= (1 if has_poison else FALSE_POISON_DEATHS)
             return None if plan.is_poison or framed else "was taken for poison"
         case "failed", "request_failed":
             broken = plan.has_row_error or plan.sink_breaks_at is not None
@@ -343,8 +346,9 @@ def find_unexplained_deaths(world: World) -> Findings:
         yield f"the runner was replaced {restarts} times; {num_runner_faults(world)} faults struck"
     if world.death is not None and not death_is_excused(world):
         yield f"the engine died: {world.death!r}"
-    if world.death is None and world.excuses.actors_crashed and not world.excuses.service_cancelled:
-        yield f"{world.excuses.actors_crashed} crashed and the engine said nothing"
+    fatal = [actor for actor in world.excuses.actors_crashed if actor != "runner"]
+    if world.death is None and fatal and not world.excuses.service_cancelled:
+        yield f"{fatal} crashed and the engine said nothing"
 
 
 def find_logged_errors(world: World) -> Findings:
@@ -396,8 +400,12 @@ def run_checks(world: World, checks: dict[str, Check]) -> None:
 
 
 def num_runner_faults(world: World) -> int:
-    """Faults that struck so far and may have killed the runner."""
-    return sum(world.counts[f"fault {name}"] for name in RUNNER_FAULTS)
+    """Faults that struck so far and may have killed the runner.
+
+    An exception in the task that waits for the worker is taken for the worker's death.
+    """
+    struck = sum(world.counts[f"fault {name}"] for name in RUNNER_FAULTS)
+    return struck + world.counts["crashed runner"]
 
 
 def death_is_excused(world: World) -> bool:

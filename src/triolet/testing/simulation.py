@@ -179,7 +179,6 @@ class _Play:
                 for client in world.clients:
                     nursery.start_soon(self._be_client, client)
                 await self._serve(parts, nemesis)
-        world.clock.autojump_threshold = float("inf")
         if horizon.cancelled_caught:
             present = [c.number for c in world.clients if c.end is None]
             world.violate("progress", f"clients {present} are still there at the horizon")
@@ -188,6 +187,9 @@ class _Play:
         if tasks_left:
             world.violate("tasks", f"{tasks_left} tasks are left")
         run_checks(world, END_CHECKS)
+        if world.insides is not None:
+            for (state, cause), number in world.insides.registry.ended.items():
+                world.counts[f"ended {state} by {cause}"] += number
         return world.now
 
     def _build(self, offload: SimulatedOffload) -> tuple[EngineParts, Nemesis]:

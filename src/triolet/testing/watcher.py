@@ -7,7 +7,7 @@ observed, or cancelled, is between two ticks.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import attrs
@@ -25,6 +25,9 @@ from triolet.tracker.request_state import TRANSITIONS, RequestState
 ACTOR_PREFIX = "triolet "
 """How `open_engine` names the tasks of its actors."""
 SCHEDULER_TASK = ACTOR_PREFIX + "scheduler"
+
+NURSERY_EXIT = "_nested_child_finished"
+"""Where trio lets a task wait for its children."""
 
 InterventionKind = Literal["cancel", "crash", "close", "abort"]
 
@@ -173,12 +176,21 @@ def crashable_actor(task: trio.lowlevel.Task) -> str | None:
     """The actor that a task belongs to, if an exception thrown into it now is the actor's."""
     if inspect.getcoroutinestate(task.coro) == inspect.CORO_CREATED:
         return None  # it would die before its first line, where nobody could guard it
+    if NURSERY_EXIT in _awaited_functions(task.coro):
+        return None  # it waits for its children: only they can raise, and trio relies on that
     at: trio.lowlevel.Task | None = task
     while at is not None:
         if at.name.startswith(ACTOR_PREFIX):
             return at.name.removeprefix(ACTOR_PREFIX)
         at = None if at.parent_nursery is None else at.parent_nursery.parent_task
     return None
+
+
+def _awaited_functions(coro: object) -> Iterator[str]:
+    """Names of the coroutine functions in which a task is suspended, outermost first."""
+    while inspect.iscoroutine(coro):
+        yield coro.cr_code.co_name
+        coro = coro.cr_await
 
 
 def _can_follow(before: RequestState, after: RequestState) -> bool:

@@ -215,11 +215,11 @@ def _draw_plan(
 
 
 def _draw_prefix(rng: random.Random, scenario: Scenario, plan: ClientPlan) -> tuple[int, ...]:
-    """Some of the first tokens of its output, but not its end."""
+    """Some of the first tokens of its output, or all of them unless a stop string ends it."""
     context = scenario.model.context_len
     whole = _generate(plan.prompt, plan.sampling, 0, context, scenario.model.eos_one_in)
-    end, _ = _find_stop(whole, plan.sampling.stop)
-    return tuple(whole[: rng.randrange(end)]) if end else ()
+    end, stop = _find_stop(whole, plan.sampling.stop)
+    return tuple(whole[: rng.randint(0, end - (stop is not None))])
 
 
 def _draw_timeouts(rng: random.Random, workload: Workload) -> Timeouts:

@@ -90,8 +90,8 @@ class World:
         clients: Everyone, by number.
         excuses: What was done on purpose.
         counts: How often each fault struck, each point was passed, each state followed
-            another; keys are "fault X", "point X", "state X -> Y", "cancelled in X", "end X"
-            and "requests".
+            another; keys are "fault X", "point X", "state X -> Y", "cancelled in X", "end X",
+            "ended X by Y", "crashed X" and "requests".
         violations: What must not happen and did.
         service_scope: Around the engine as a whole.
         body_scope: Inside the block of the engine.
