@@ -6,7 +6,7 @@ import json
 import shlex
 
 from triolet.config import EngineConfig, ServerConfig
-from triolet.messages.runner_to_scheduler import RunnerInfo
+from triolet.engine.client import RunnerInfo
 from triolet.model_source.facts import ModelFacts
 
 

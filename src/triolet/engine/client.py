@@ -13,6 +13,7 @@ from typing import Protocol
 import attrs
 
 from triolet.config import EngineConfig
+from triolet.messages.runner_to_scheduler import RunnerInfo as RunnerInfo
 from triolet.model_source.facts import ModelFacts
 from triolet.output import OutputDelta, Sink, TokenLogprobs, Usage
 from triolet.request import RequestId, Timeouts
