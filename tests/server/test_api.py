@@ -424,6 +424,24 @@ async def test_request_ids_are_echoed_only_when_plain_and_short() -> None:
             assert reply.headers["x-request-id"] == reply.headers[own]
 
 
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("Application/JSON; charset=UTF-8", 200),
+        ('application/json; charset="utf-8"; x=y', 200),
+        ("application/json; charset=latin-1", 415),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("", 415),
+    ],
+)
+async def test_bodies_must_say_that_they_are_json(content_type: str, status: int) -> None:
+    async with api() as (client, _, _):
+        reply = await client.post(COMPLETIONS, PROMPT, {"content-type": content_type})
+        assert reply.status == status
+
+
 async def test_two_requests_may_have_one_label() -> None:
     async with api() as (client, engine, _):
         async with client.stream(

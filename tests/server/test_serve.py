@@ -116,6 +116,27 @@ async def test_first_signal_drains_and_exits_0(number: int) -> None:
     assert server.exit_status == 0
 
 
+async def test_a_request_that_was_arriving_when_the_server_drained_is_answered_503() -> None:
+    gate = Gate()
+    engine = FakeEngine(gate=gate)
+    async with served(engine) as server:
+        await server.ready.wait()
+        async with await server.connect() as busy, await server.connect() as late:
+            await busy.send(post(STREAM))
+            await wait_until(lambda: engine.live)
+            await late.send(post(WHOLE)[:20])
+            await trio.sleep(0.02)
+            server.shutdown.set()
+            await trio.sleep(0.02)
+            await late.send(post(WHOLE)[20:])
+            answer = await late.answer()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            await late.wait_closed()
+            gate.release(4)
+            await busy.read_until(b"data: [DONE]\n\n")
+    assert server.exit_status == 0
+
+
 async def test_after_the_grace_streams_end_with_an_error_event() -> None:
     engine = FakeEngine(gate=Gate())
     async with served(engine, shutdown_grace_s=0.05) as server:

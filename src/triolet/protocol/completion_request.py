@@ -37,10 +37,10 @@ class CompletionRequest(GenerationFields):
         prompt = self.prompt
         if isinstance(prompt, str):
             return (prompt,)
-        if prompt and isinstance(prompt[0], int):
-            # All are ids, and there may be a million: they are not looked at one by one.
-            return (prompt,)
-        return cast("tuple[str | tuple[int, ...], ...]", prompt)
+        # One id means that all are; there may be a million, which are not looked at again.
+        is_ids = len(prompt) > 0 and isinstance(prompt[0], int)
+        prompts: object = (prompt,) if is_ids else prompt
+        return cast("tuple[str | tuple[int, ...], ...]", prompts)
 
 
 def parse_completion_request(

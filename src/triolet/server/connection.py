@@ -79,8 +79,6 @@ class Connection:
         # os.write takes a socket's descriptor on POSIX only.
         self.direct = os.name == "posix" and not self._tls
         self.idle = True
-        self.bytes_sent = 0
-        self.requests = 0
         self._head_begun = False
         self._broken = False
         self._discarding = False
@@ -101,11 +99,9 @@ class Connection:
             OSError: The connection is gone.
         """
         try:
-            taken = os.write(self._socket.fileno(), data)
+            return os.write(self._socket.fileno(), data)
         except BlockingIOError:
             return 0
-        self.bytes_sent += taken
-        return taken
 
     async def wait_writable(self) -> None:
         """Wait until the socket takes bytes again, or is gone. A checkpoint."""
@@ -123,8 +119,11 @@ class Connection:
     # The server's side.
 
     def drain(self) -> None:
-        """The server is stopping: an idle connection has nothing to wait for."""
-        if self.idle:
+        """The server is stopping: an idle connection has nothing to wait for.
+
+        One whose next request has begun to arrive is answered (503) and closed after that.
+        """
+        if self.idle and not self._head_begun:
             self._read_scope.cancel(reason="server draining")
 
     async def run(self) -> None:
@@ -231,7 +230,6 @@ class Connection:
                 limit = trio.current_time() + self._config.keep_alive_timeout_s
                 self._read_scope.deadline = limit
             else:
-                self.requests += 1
                 self._read_scope.deadline = float("inf")
         elif isinstance(event, Closed):
             await self._finish()
@@ -251,7 +249,7 @@ class Connection:
         await self._protocol.handle(Closed())
 
     async def _send(self, data: bytes) -> None:
-        """Send bytes within the stall limit. A checkpoint.
+        """Send bytes within the stall limit. A checkpoint where the socket is full.
 
         Cancelled, the connection is closed: what was half sent can neither be repeated nor
         completed.
@@ -272,7 +270,6 @@ class Connection:
                     piece = data[start : start + SEND_PIECE_BYTES]
                     with trio.fail_after(self._config.write_stall_timeout_s):
                         await self._stream.send_all(piece)
-                    self.bytes_sent += len(piece)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             await self._lost()
         except trio.Cancelled:

@@ -325,11 +325,19 @@ class FakeEngine:
             )
         if error is None and any(i >= self.facts.vocab_size for i in token_ids):
             error = InvalidRequest("prompt holds a token id outside the vocabulary", param="prompt")
+        error = error or self._limit_passed(request.sampling)
         if error is not None:
             request.state = "refused"
             raise error
         request.state = "running"
         return token_ids
+
+    def _limit_passed(self, sampling: SamplingParams) -> InvalidRequest | None:
+        highest = self.config.limits.max_logprobs
+        for name in ("logprobs", "prompt_logprobs"):
+            if (getattr(sampling, name) or 0) > highest:
+                return InvalidRequest(f"{name} must be at most {highest}", param=name)
+        return None
 
 
 class _Run:

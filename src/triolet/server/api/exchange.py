@@ -80,7 +80,7 @@ class Exchange:
         """
         content_type = self.headers.get("content-type", "")
         media_type, _, parameters = content_type.partition(";")
-        charset = parameters.lower().partition("charset=")[2].strip().strip('"')
+        charset = parameters.lower().partition("charset=")[2].partition(";")[0].strip(' "')
         if media_type.strip().lower() != "application/json" or charset not in ("", "utf-8", "utf8"):
             raise HttpRefused(
                 415,
