@@ -556,3 +556,27 @@ async def test_a_first_token_deadline_is_met_by_a_token_that_is_not_delivered_ye
         assert stream.usage.completion_tokens == 10
         text = house.engine.metrics().decode()
     assert 'triolet:generation_tokens_total{model_name="fake"} 10.0' in text
+
+
+async def test_the_tree_shows_each_request_and_what_it_is_doing(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_fake_engine(step_time=1.0, max_num_seqs=2) as house, trio.open_nursery() as n:
+
+        async def one(number: int) -> None:
+            async with house.engine.generate(
+                prompt(number), greedy(50), label=f"client-{number}", deadline=500.0
+            ) as stream:
+                await stream.text()
+
+        for number in range(3):
+            n.start_soon(one, number)
+        await trio.sleep(3.5)
+        requests: list[dict[str, object]] = house.engine.statistics().tree["requests"]  # type: ignore[assignment] # a tree of plain data
+        assert sorted((r["label"], r["phase"]) for r in requests) == sorted(
+            [(r["label"], "waiting" if r["state"] == "queued" else "decode") for r in requests]
+        )
+        assert sorted(str(r["state"]) for r in requests) == ["queued", "running", "running"]
+        assert all(r["deadline_left_s"] == 496.5 for r in requests)
+        assert sum(r["blocks"] for r in requests) == house.engine.statistics().blocks_used  # type: ignore[misc] # integers
+        n.cancel_scope.cancel()

@@ -20,9 +20,9 @@ from triolet.dispatcher.actor import OutputDispatcher
 from triolet.engine.client import EngineStatistics, Health, Prompt
 from triolet.engine.grammar_gate import GrammarGate
 from triolet.engine.input_processor import InputProcessor, TemplateOptions
-from triolet.engine.life import RequestLife
+from triolet.engine.life import RequestLife, cause_of
 from triolet.engine.session import SessionStream, check_session, open_session
-from triolet.engine.sight import EngineSight
+from triolet.engine.sight import EngineSight, Preparing
 from triolet.engine.stream import RequestStream
 from triolet.errors import EngineDead, NotServing, Rejected, TrioletError
 from triolet.messages.engine_to_tracker import Submit
@@ -81,6 +81,7 @@ class Engine:
         self._sight = sight
         self._numbers = itertools.count(1)
         self._scopes = 0
+        self._preparing: set[Preparing] = set()
         self._draining = False
         self._closed = False
         self._death: EngineDead | None = None
@@ -125,7 +126,7 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """A moment in its life. Synchronous and cheap."""
-        return self._sight.statistics(self.health, self._scopes)
+        return self._sight.statistics(self.health, self._scopes, self._preparing)
 
     def metrics(self) -> bytes:
         """Prometheus text exposition of this engine's registry."""
@@ -185,9 +186,12 @@ class Engine:
         reservation = self._reserve(prompt)
         self._faults.hit("engine.after_reserve")
         self._scopes += 1
+        preparing = Preparing(label, arrival_time, reservation.tokens)
+        self._preparing.add(preparing)
         try:
             token_ids = await self._tokenize_for(reservation, prompt, True, None)
             sampling = await self._prepare(reservation, sampling)
+            self._preparing.discard(preparing)
             try:
                 request = self._make_request(
                     token_ids,
@@ -217,6 +221,10 @@ class Engine:
                 self._dispatcher.close(request.request_id)
                 life.left(sys.exc_info()[1])
         finally:
+            if preparing in self._preparing:
+                self._preparing.discard(preparing)
+                if isinstance(left_by := sys.exc_info()[1], trio.Cancelled):
+                    self._metrics.request_ended(RequestState.CANCELLED, cause_of(left_by))
             self._scopes -= 1
             self._left.set()
 

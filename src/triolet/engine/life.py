@@ -90,7 +90,7 @@ class RequestLife:
     def left(self, exception: BaseException | None) -> None:
         """Its scope was left, with this exception on the way through."""
         entry, now = self.entry, trio.current_time()
-        if self._registry.end(entry, RequestState.CANCELLED, _cause_of(exception)):
+        if self._registry.end(entry, RequestState.CANCELLED, cause_of(exception)):
             log.debug("request %s left: %r", entry.request_id, exception)
         self._registry.forget(entry, now)
         assert entry.cause is not None
@@ -98,7 +98,7 @@ class RequestLife:
         self._metrics.e2e_latency.observe(now - entry.request.arrival_time)
 
 
-def _cause_of(exception: BaseException | None) -> str:
+def cause_of(exception: BaseException | None) -> str:
     """Why a scope was left before its request had ended, in a word of a closed set."""
     match exception:
         case None | GeneratorExit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import attrs
@@ -12,9 +13,20 @@ from triolet.dispatcher.actor import OutputDispatcher
 from triolet.engine.client import EngineStatistics, Health
 from triolet.runner.actor import DeviceRunner
 from triolet.scheduler.actor import StepLoop
+from triolet.scheduler.statistics import RequestStatistics
 from triolet.telemetry.metrics import Metrics
 from triolet.tracker.actor import RequestTracker
 from triolet.tracker.registry import Registry, RequestEntry
+from triolet.tracker.request_state import RequestState
+
+
+@attrs.frozen(eq=False)
+class Preparing:
+    """A request that is not submitted yet: its prompt is tokenized, its grammar proved."""
+
+    label: str | None
+    arrival_time: float
+    estimated_tokens: int
 
 
 class EngineSight:
@@ -46,12 +58,15 @@ class EngineSight:
             return Health.STUCK
         return Health.SERVING if steps.runner_ready else Health.STARTING
 
-    def statistics(self, health: Health, scopes: int) -> EngineStatistics:
+    def statistics(
+        self, health: Health, scopes: int, preparing: Collection[Preparing]
+    ) -> EngineStatistics:
         """A moment in the life of the engine.
 
         Args:
             health: Its state.
             scopes: Requests whose scope is open.
+            preparing: Those of them that are not submitted yet.
         """
         now = trio.current_time()
         steps = self._step_loop.statistics()
@@ -68,7 +83,7 @@ class EngineSight:
             steps=scheduler.steps,
             last_step_age_s=None if steps.last_step_time is None else now - steps.last_step_time,
             runner_restarts=self._runner.statistics().restarts,
-            tree=self._tree(now),
+            tree=self._tree(now, preparing),
         )
 
     def set_gauges(self, scopes: int) -> None:
@@ -85,24 +100,51 @@ class EngineSight:
         metrics.results_dropped.set(scheduler.dropped_results)
         metrics.runner_restarts.set(self._runner.statistics().restarts)
 
-    def _tree(self, now: float) -> dict[str, Any]:
+    def _tree(self, now: float, preparing: Collection[Preparing]) -> dict[str, Any]:
+        scheduled = {request.request_id: request for request in self._step_loop.requests()}
+        requests = [_describe_preparing(one, now) for one in preparing]
+        requests += [
+            _describe(entry, scheduled.get(entry.request_id), now) for entry in self._registry
+        ]
         return {
             "tracker": attrs.asdict(self._tracker.statistics()),
             "scheduler": attrs.asdict(self._step_loop.statistics()),
             "runner": attrs.asdict(self._runner.statistics()),
             "dispatcher": attrs.asdict(self._dispatcher.statistics()),
-            "requests": [_describe(entry, now) for entry in self._registry],
+            "requests": requests,
         }
 
 
-def _describe(entry: RequestEntry, now: float) -> dict[str, object]:
+def _describe_preparing(one: Preparing, now: float) -> dict[str, object]:
+    return {
+        "id": None,
+        "label": one.label,
+        "state": RequestState.RESERVED,
+        "phase": "preparing",
+        "age_s": now - one.arrival_time,
+        "prompt_tokens": one.estimated_tokens,
+    }
+
+
+def _describe(
+    entry: RequestEntry, scheduled: RequestStatistics | None, now: float
+) -> dict[str, object]:
     request = entry.request
     total = request.timeouts.total
-    return {
+    description: dict[str, object] = {
         "id": request.request_id,
         "label": request.label,
         "state": entry.state,
+        "phase": "submitted" if scheduled is None else scheduled.phase,
         "age_s": now - request.arrival_time,
         "prompt_tokens": request.num_prompt_tokens,
         "deadline_left_s": None if total is None else request.arrival_time + total - now,
     }
+    if scheduled is not None:
+        description |= {
+            "blocks": scheduled.blocks,
+            "sequences": scheduled.sequences,
+            "output_tokens": scheduled.output_tokens,
+            "preemptions": scheduled.preemptions,
+        }
+    return description

@@ -26,7 +26,7 @@ from triolet.messages.scheduler_to_dispatcher import SchedulerFact, StepFacts
 from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.messages.tracker_to_scheduler import Admit
 from triolet.scheduler.scheduler import Scheduler
-from triolet.scheduler.statistics import SchedulerStatistics
+from triolet.scheduler.statistics import RequestStatistics, SchedulerStatistics
 
 Message = Admit | StopMatched | SinkFailed | BatchResult | RunnerReady | RunnerFailed
 
@@ -114,6 +114,10 @@ class StepLoop:
             busy_since=self._busy_since,
             scheduler=None if self._scheduler is None else self._scheduler.statistics(),
         )
+
+    def requests(self) -> list[RequestStatistics]:
+        """Every request the scheduler holds: O(live), for people."""
+        return [] if self._scheduler is None else self._scheduler.requests()
 
     def _apply(self, message: Message, facts: list[SchedulerFact]) -> None:
         if isinstance(message, RunnerReady):
