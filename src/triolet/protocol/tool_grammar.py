@@ -1,0 +1,184 @@
+"""Grammars for answers that must be calls, and for structured answers of models that reason.
+
+Lark, as llguidance reads it. The spelling is the one that the family's training data has
+(white space included): a model forced into another spelling gives worse arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from triolet.errors import InvalidRequest
+from triolet.protocol.parsers.output_parser import ReasoningMarks
+from triolet.protocol.tools import FunctionSpec, parameters_of
+from triolet.sampling_params import StructuredOutputs
+
+CALLS_MAX = 16
+"""Parallel calls a forced answer may hold: a model that does not stop is stopped here."""
+
+Marker = Callable[[str], str]
+"""A marker of the text -> the Lark term for it, which differs for special tokens."""
+
+
+def quoted(text: str) -> str:
+    """The Lark term of a literal text."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def forced_format(call_format: str) -> str:
+    """The notation in which calls are forced: the model's own, else Hermes', which is JSON."""
+    return call_format if call_format in _SPELLINGS else "hermes"
+
+
+def call_grammar(
+    call_format: str,
+    tools: Sequence[FunctionSpec],
+    *,
+    parallel: bool,
+    marker: Marker = quoted,
+    reasoning: ReasoningMarks | None = None,
+    reasoning_open: bool = False,
+) -> StructuredOutputs:
+    """A grammar whose sentences are calls of these tools, after reasoning if there is any.
+
+    Args:
+        call_format: One that `forced_format` returns.
+        tools: Those that may be called.
+        parallel: Up to `CALLS_MAX` calls, else one.
+        marker: How to write a marker.
+        reasoning: Marks of the model's reasoning.
+        reasoning_open: The prompt ends inside of reasoning.
+    """
+    spelling = _SPELLINGS[call_format]
+    lines = [f"tool_{i}: {_call(spelling, tool, marker)}" for i, tool in enumerate(tools)]
+    lines.append("call: " + " | ".join(f"tool_{i}" for i in range(len(tools))))
+    body = "call"
+    if parallel:
+        body += f" ({quoted(spelling.separator)} call){{0,{CALLS_MAX - 1}}}"
+    body = _join(_terms(spelling.opening, marker), body, _terms(spelling.closing, marker))
+    start, rules = _after_reasoning(body, marker, reasoning, reasoning_open=reasoning_open)
+    return StructuredOutputs(grammar="\n".join([start, *rules, *lines]) + "\n")
+
+
+def grammar_after_reasoning(
+    structured: StructuredOutputs,
+    reasoning: ReasoningMarks,
+    *,
+    reasoning_open: bool,
+    marker: Marker = quoted,
+) -> StructuredOutputs:
+    """The same constraint, on what comes after the reasoning.
+
+    Raises:
+        InvalidRequest: The constraint is a grammar of the client's own.
+    """
+    if structured.grammar is not None:
+        raise InvalidRequest(
+            "structured_outputs.grammar must describe this model's reasoning too, which comes "
+            "first; switch it off, or use json or regex",
+            param="structured_outputs.grammar",
+        )
+    start, rules = _after_reasoning("answer", marker, reasoning, reasoning_open=reasoning_open)
+    return StructuredOutputs(grammar="\n".join([start, *rules, f"answer: {_term(structured)}"]))
+
+
+def _term(structured: StructuredOutputs) -> str:
+    if structured.choice is not None:
+        return " | ".join(map(quoted, structured.choice))
+    if structured.regex is not None:
+        return "/" + structured.regex.replace("/", "\\/") + "/"
+    schema = '{"type": "object"}' if structured.json_schema is None else structured.json_schema
+    return _json_term(
+        json.loads(schema), strict=structured.strict, spaces=structured.any_whitespace
+    )
+
+
+def _after_reasoning(
+    body: str,
+    marker: Marker,
+    reasoning: ReasoningMarks | None,
+    *,
+    reasoning_open: bool,
+) -> tuple[str, list[str]]:
+    """The start rule and what it needs. A model that reasons may also not, unless it began."""
+    if reasoning is None:
+        return f"start: {body}", []
+    end = marker(reasoning.end)
+    rules = [f"thought[lazy]: /(.|\\n)*/ {end}", "SPACE: /[ \\n]{1,4}/"]
+    if not end.startswith('"'):  # a token, which is no text that a lazy lexeme could end with
+        rules[0] = f"thought: THOUGHT {end}\nTHOUGHT: /(.|\\n)*/"
+    if reasoning_open:
+        return f"start: thought SPACE? {body}", rules
+    return f"start: ({marker(reasoning.begin)} thought SPACE?)? {body}", rules
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A marker, which may be one special token."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """How a family writes calls around the JSON object of their arguments.
+
+    Attributes:
+        opening: Before the first call.
+        begin: Before each.
+        arguments: Key of the arguments.
+        end: Behind each.
+        separator: Between two.
+        closing: Behind the last.
+    """
+
+    begin: tuple[str | _Mark, ...] = ()
+    end: tuple[str | _Mark, ...] = ()
+    separator: str = "\n"
+    arguments: str = "arguments"
+    opening: tuple[str | _Mark, ...] = ()
+    closing: tuple[str | _Mark, ...] = ()
+
+
+_SPELLINGS: Mapping[str, _Spelling] = {
+    "hermes": _Spelling(
+        begin=(_Mark("<tool_call>"), "\n"), end=("\n", _Mark("</tool_call>")), separator="\n"
+    ),
+    "llama3_json": _Spelling(separator="; ", arguments="parameters"),
+    "mistral": _Spelling(separator=", ", opening=(_Mark("[TOOL_CALLS]"), "["), closing=("]",)),
+}
+
+
+def _call(spelling: _Spelling, tool: FunctionSpec, marker: Marker) -> str:
+    head = f'{{"name": {json.dumps(tool.name)}, "{spelling.arguments}": '
+    arguments = _json_term(parameters_of(tool), strict=tool.strict, spaces=False)
+    return _join(
+        _terms(spelling.begin, marker),
+        quoted(head),
+        arguments,
+        _terms(("}", *spelling.end), marker),
+    )
+
+
+def _terms(pieces: Sequence[str | _Mark], marker: Marker) -> str:
+    return _join(*(marker(p.text) if isinstance(p, _Mark) else quoted(p) for p in pieces))
+
+
+def _join(*terms: str) -> str:
+    return " ".join(filter(None, terms))
+
+
+def _json_term(schema: object, *, strict: bool, spaces: bool) -> str:
+    """`%json` of a schema, with options that the schema's own cannot lift."""
+    fields = {} if schema is True else dict(cast("Mapping[str, object]", schema))
+    fields["x-guidance"] = {
+        "lenient": not strict,
+        "whitespace_flexible": spaces,
+        "whitespace_pattern": "[\\x20\\x0A\\x0D\\x09]{1,32}" if spaces else None,
+        "item_separator": "," if spaces else ", ",
+        "key_separator": ":" if spaces else ": ",
+    }
+    return "%json " + json.dumps(fields)
