@@ -46,7 +46,7 @@ async def test_an_idle_connection_is_closed(before: bytes) -> None:
 
 
 async def test_idle_connections_of_pages_are_closed_too() -> None:
-    async with live_server(keep_alive_timeout_s=0.05) as server, await server.connect() as client:
+    async with live_server(keep_alive_timeout_s=0.2) as server, await server.connect() as client:
         await client.send(b"GET /docs HTTP/1.1\r\nHost: t\r\n\r\n")
         assert (await client.answer()).status == 200
         await client.wait_closed()
