@@ -1,4 +1,4 @@
-"""Microseconds per step (schedule and update) by running and waiting requests.
+"""Microseconds of CPU per step (schedule and update) by running and waiting requests.
 
     python tests/bench/bench_scheduler.py
 
@@ -19,13 +19,14 @@ from triolet.scheduler.scheduler import Scheduler
 
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 32
+MAX_TOKENS = 200
 STEPS = 160
 REPEATS = 5
 
 
-def make_scheduler(running: int) -> Scheduler:
+def make_scheduler(running: int, num_blocks: int, seats: int) -> Scheduler:
     info = RunnerInfo(
-        num_blocks=running * 64 + 64,
+        num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         groups=(KVGroup(1, None),),
         block_bytes=1,
@@ -33,7 +34,7 @@ def make_scheduler(running: int) -> Scheduler:
         vocab_size=1000,
     )
     scheduler = Scheduler(
-        SchedulerConfig(max_num_seqs=running, max_num_batched_tokens=max(8192, running)),
+        SchedulerConfig(max_num_seqs=seats, max_num_batched_tokens=max(8192, seats)),
         CacheConfig(),
         info,
         eos_token_ids=(0,),
@@ -50,39 +51,58 @@ def result_of(batch: ScheduledBatch) -> BatchResult:
 
 
 def add(scheduler: Scheduler, count: int, first: int) -> None:
-    sampling = SamplingParams(seed=1, max_tokens=900, ignore_eos=True)
+    sampling = SamplingParams(seed=1, max_tokens=MAX_TOKENS, ignore_eos=True)
     for number in range(first, first + count):
-        prompt = tuple((number * 31 + position) % 1000 for position in range(PROMPT_TOKENS))
+        prompt = (number % 1000, number // 1000, *range(PROMPT_TOKENS - 2))
         scheduler.add(GenerationRequest(RequestId(str(number)), prompt, sampling, number * 1e-3), 0)
 
 
 def step(scheduler: Scheduler) -> tuple[float, int]:
-    started = time.perf_counter()
+    started = time.thread_time()
     batch = scheduler.schedule(0.0)
-    planned = time.perf_counter()
+    planned = time.thread_time()
     assert batch is not None
     result = result_of(batch)
-    answered = time.perf_counter()
+    answered = time.thread_time()
     scheduler.update(result, 0.0)
-    return planned - started + time.perf_counter() - answered, len(batch.scheduled)
+    return planned - started + time.thread_time() - answered, len(batch.scheduled)
 
 
-def measure(running: int, waiting: int) -> float:
-    scheduler = make_scheduler(running)
+def measure(running: int, waiting: int, *, full_pool: bool) -> float:
+    """Median microseconds of a decode step; what waits lacks seats, or blocks."""
+    most = -(-(PROMPT_TOKENS + MAX_TOKENS) // BLOCK_SIZE)
+    blocks = running * most + (2 if full_pool else 2 * most)
+    scheduler = make_scheduler(running, blocks, 2 * running if full_pool else running)
+    scheduler._planner.growth.ratio = 1.0  # as if every output had used its max_tokens
     add(scheduler, running, 0)
     while step(scheduler)[1] < running:
         pass
     add(scheduler, waiting, running)
-    times = [step(scheduler)[0] for _ in range(STEPS)]
+    times: list[float] = []
+    for _ in range(STEPS):
+        micros, rows = step(scheduler)
+        assert rows == running, "what waits must go on waiting"
+        times.append(micros)
     return statistics.median(times) * 1e6
 
 
 def main() -> None:
     waitings = (0, 1_000, 10_000)
-    print(f"{'running':>8}" + "".join(f"{f'{w} waiting':>16}" for w in waitings) + "   us per step")
-    for running in (1, 64, 256, 1024):
-        best = [min(measure(running, waiting) for _ in range(REPEATS)) for waiting in waitings]
-        print(f"{running:>8}" + "".join(f"{value:>16.1f}" for value in best))
+    print(
+        f"{'running':>8}"
+        + "".join(f"{f'{w} waiting':>16}" for w in waitings)
+        + "   (us of CPU per step)"
+    )
+    for full_pool in (False, True):
+        print("no blocks left:" if full_pool else "no seats left:")
+        for running in (1, 64, 256, 1024):
+            # Interleaved, so that other load of the machine hits all columns alike.
+            rounds = [
+                [measure(running, waiting, full_pool=full_pool) for waiting in waitings]
+                for _ in range(REPEATS)
+            ]
+            best = [min(column) for column in zip(*rounds, strict=True)]
+            print(f"{running:>8}" + "".join(f"{value:>16.1f}" for value in best))
 
 
 if __name__ == "__main__":
