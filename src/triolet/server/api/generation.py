@@ -183,6 +183,7 @@ async def submitted(
             allow(len(opening))
             collector.write(opening)
             sink.release()
+            collector.check()  # a prompt that has failed spares the others their admission
         yield
 
 
