@@ -43,13 +43,14 @@ async def open_service_nursery() -> AsyncGenerator[trio.Nursery]:
     """A nursery whose children are cancelled only after its body has been unwound.
 
     An exception of the body leaves it as it is, not in a group: that there is a nursery
-    is nobody's business outside.
+    is nobody's business outside. That holds too if the block is cancelled at the same time.
     """
     try:
         async with tricycle.open_service_nursery() as nursery:
             yield nursery
     except BaseExceptionGroup as group:
-        error = only_exception(group)
+        _, others = group.split(trio.Cancelled)
+        error = only_exception(group if others is None else others)
         raise error from error.__cause__
 
 

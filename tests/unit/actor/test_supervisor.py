@@ -60,3 +60,12 @@ async def test_the_body_is_cancelled_before_its_servants() -> None:
             finally:
                 order.append("body")
     assert order == ["body", "servant"]
+
+
+async def test_an_exception_of_the_body_leaves_a_cancelled_nursery_bare() -> None:
+    with trio.CancelScope() as scope:
+        with pytest.raises(KeyError):
+            async with open_service_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                scope.cancel()
+                raise KeyError
