@@ -43,7 +43,7 @@ def test_more_seeds_of_a_scenario_break_none_either(name: str) -> None:
 )
 def test_what_was_found_once_stays_fixed(token: str, why: str) -> None:
     assert why
-    replay(scenarios.scenario(token.split(":")[0]), token).check()
+    replay(scenarios.scenario(token.split(":", maxsplit=1)[0]), token).check()
 
 
 @pytest.mark.parametrize("point", sorted(POINTS))

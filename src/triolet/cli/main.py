@@ -44,6 +44,10 @@ COMMANDS = {
     "chat": ("triolet.cli.chat:chat", "Chat with a model in the terminal."),
     "pull": ("triolet.cli.pull:pull", "Fetch a model before it is needed."),
     "doctor": ("triolet.cli.doctor:doctor", "Check the installation and the machine."),
+    "simulate": (
+        "triolet.cli.simulate:simulate",
+        "Play scenarios of faults against the real engine, on a virtual clock.",
+    ),
     "config": ("triolet.cli.show_config:config_app", "Look at the settings in force."),
 }
 """Name -> what runs, imported only then, and a line for the list of commands."""
