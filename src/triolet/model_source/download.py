@@ -5,8 +5,9 @@ Runs in a process of its own (see `helper`).
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tqdm import tqdm
 
@@ -17,6 +18,7 @@ WANTED = ("*.json", "*.safetensors", "*.jinja")
 """Configuration, tokenizer and weights: no pickle, no code."""
 UNWANTED = ("consolidated*", "original/*", "onnx/*", "openvino/*", "*/*.safetensors")
 """The same weights once more, in other layouts."""
+REPORT_INTERVAL_S = 0.5
 
 
 def download(request: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
@@ -36,7 +38,7 @@ def download(request: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
             revision=revision,
             allow_patterns=list(WANTED),
             ignore_patterns=list(UNWANTED),
-            tqdm_class=_bar_class(report),
+            tqdm_class=bar_class(report),
         )
     except errors.GatedRepoError as error:
         raise ConfigError(
@@ -62,17 +64,20 @@ def download(request: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
     return {"directory": directory}
 
 
-def _bar_class(report: Report) -> type[Any]:
+def bar_class(report: Report) -> type[Any]:
     """A tqdm that reports bytes (the hub's bar of all files) instead of drawing."""
 
     class ReportingBar(tqdm):  # type: ignore[misc]  # tqdm has no types
+        def __init__(self, *args: object, **options: object) -> None:
+            # Without a terminal a bar would switch itself off.
+            options |= {"disable": False, "file": io.StringIO(), "mininterval": REPORT_INTERVAL_S}
+            super().__init__(*cast("tuple[Any]", args), **cast("dict[str, Any]", options))
+
         def update(self, n: float | None = 1) -> bool | None:
             shown: bool | None = super().update(n)
             if shown and self.total and self.unit == "B":
-                report(
-                    f"{self.n / 1e6:.0f} of {self.total / 1e6:.0f} MB "
-                    f"{int(100 * self.n / self.total)}%"
-                )
+                percent = int(100 * self.n / self.total)
+                report(f"{self.n / 1e6:.0f} of {self.total / 1e6:.0f} MB {percent}%")
             return shown
 
     return ReportingBar
