@@ -66,7 +66,10 @@ def test_bug_keeps_its_traceback(bug: Exception, monkeypatch: pytest.MonkeyPatch
         run([])
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
     for name, (_, line) in main_module.COMMANDS.items():
