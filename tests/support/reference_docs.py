@@ -3,7 +3,10 @@
 Run it after changing a setting: python tests/support/reference_docs.py
 """
 
+import builtins
 import json
+import types
+import typing
 from pathlib import Path
 
 import attrs
@@ -56,28 +59,30 @@ def _table(name: str, group: type[attrs.AttrsInstance]) -> str:
     helps = {param.arg_name: param.description or "" for param in doc.params}
     lines = [f"## [{name}]", "", doc.short_description or "", ""]
     lines += ["| setting | type | default | |", "|---|---|---|---|"]
+    hints = typing.get_type_hints(group)
     for field in attrs.fields(group):
         help_text = " ".join(helps[field.name].split()).replace("|", "\\|")
-        lines.append(f"| `{field.name}` | {_type(field)} | {_default(field)} | {help_text} |")
+        lines.append(
+            f"| `{field.name}` | {_type(hints[field.name])} | {_default(field)} | {help_text} |"
+        )
     return "\n".join([*lines, ""])
 
 
-def _type(field: "attrs.Attribute[object]") -> str:
-    text = str(field.type).removeprefix("<class '").removesuffix("'>")
-    for long, short in (
-        ("DTypeName", "Literal['auto', 'float32', 'bfloat16', 'float16']"),
-        ("LogFormat", "Literal['auto', 'pretty', 'json']"),
-        ("LogLevel", "Literal['debug', 'info', 'warning', 'error']"),
-        ("tuple[str, ...]", "list of str"),
-        ("dict[str, str]", "table of str"),
-    ):
-        text = text.replace(long, short)
-    is_optional = text.endswith(" | None")
-    text = text.removesuffix(" | None")
-    if text.startswith("Literal["):
-        choices = text.removeprefix("Literal[").removesuffix("]").replace('"', "'").split(", ")
-        text = ", ".join(f"`{choice.strip(chr(39))}`" for choice in choices)
-    return f"{text} or unset" if is_optional else text
+def _type(hint: object) -> str:
+    """A type for people: choices are listed, None is "unset"."""
+    arguments = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case typing.Literal:
+            return ", ".join(f"`{choice}`" for choice in arguments)
+        case types.UnionType | typing.Union:
+            given = [_type(argument) for argument in arguments if argument is not type(None)]
+            return " or ".join([*given, "unset"])
+        case builtins.tuple:
+            return f"list of {_type(arguments[0])}"
+        case builtins.dict:
+            return f"table of {_type(arguments[1])}"
+    assert isinstance(hint, type), hint
+    return hint.__name__
 
 
 def _default(field: "attrs.Attribute[object]") -> str:
