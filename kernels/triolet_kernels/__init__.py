@@ -38,9 +38,9 @@ def select_ops(
         kernels: "native" takes compiled kernels or fails, "reference" takes plain torch,
             "auto" takes native ones if there are any for this device and dtype.
         batch_invariant: No row of a result depends, in any bit, on the rest of its batch.
-            Native CPU kernels always are; the reference pays for it with fixed-size calls.
+            Native CPU kernels always are; others pay for it with fixed-size calls.
         threads: Compute threads. The reference sets torch's count, which is one per process.
-        quantization: How weights are packed; native kernels only.
+        quantization: How weights are packed; native CPU kernels only.
 
     Raises:
         KernelsUnavailable: `kernels` is "native", or `quantization` is set, and there are no
@@ -53,6 +53,15 @@ def select_ops(
         raise ValueError(f"threads must be at least 1, not {threads}")
     if kernels != "reference":
         reason = native_unavailable(device, dtype)
+        if reason is None and device.type == "cuda":
+            from triolet_kernels.cuda import triton_ops
+
+            if quantization is not None:
+                raise KernelsUnavailable(
+                    f"quantization {quantization!r} is computed by the native CPU kernels only; "
+                    "leave quantization unset, or use device='cpu'"
+                )
+            return triton_ops(device, dtype, batch_invariant=batch_invariant)
         if reason is None:
             from triolet_kernels.native import native_ops
 
@@ -72,7 +81,14 @@ def select_ops(
 
 
 def native_unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why there are no native kernels for `device` and `dtype`; None if there are."""
+    """Why there are no native kernels for `device` and `dtype`; None if there are.
+
+    Native means Triton on CUDA devices and the C++ extension on CPUs.
+    """
+    if device.type == "cuda":
+        from triolet_kernels import cuda
+
+        return cuda.unavailable(device, dtype)
     from triolet_kernels.native import unavailable
 
     return unavailable(device, dtype)
