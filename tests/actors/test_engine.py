@@ -580,3 +580,21 @@ async def test_the_tree_shows_each_request_and_what_it_is_doing(
         assert all(r["deadline_left_s"] == 496.5 for r in requests)
         assert sum(r["blocks"] for r in requests) == house.engine.statistics().blocks_used  # type: ignore[misc] # integers
         n.cancel_scope.cancel()
+
+
+async def test_deadlines_have_a_configured_default_and_maximum(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_fake_engine(step_time=1.0, timeout_max_s=5.5) as house:
+        with pytest.raises(InvalidRequest, match="at most"):
+            async with house.engine.generate(prompt(1), GREEDY, deadline=6.0):
+                pytest.fail("admitted")
+        for bad in (0.0, -1.0, math.nan, math.inf):
+            with pytest.raises(InvalidRequest, match="positive"):
+                async with house.engine.generate(prompt(1), GREEDY, deadline=bad):
+                    pytest.fail("admitted")
+        assert_empty(house.engine)
+        async with house.engine.generate(prompt(1), greedy(50)) as stream:
+            reasons = [delta.finish_reason async for delta in stream]
+        assert reasons[-1] is FinishReason.TIMEOUT
+        assert stream.usage.completion_tokens == 5

@@ -24,6 +24,27 @@ Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (rendered with the model's template)."""
 
 
+@attrs.frozen
+class PromptOptions:
+    """How a prompt is turned into token ids; all but the first are for chat messages.
+
+    Attributes:
+        add_special_tokens: Let the tokenizer add its own to a text.
+        tools: See `Tokenizer.render`.
+        documents: See `Tokenizer.render`.
+        add_generation_prompt: See `Tokenizer.render`.
+        continue_final_message: See `Tokenizer.render`.
+        template_kwargs: See `Tokenizer.render`.
+    """
+
+    add_special_tokens: bool = True
+    tools: Sequence[Mapping[str, object]] | None = None
+    documents: Sequence[Mapping[str, object]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: Mapping[str, object] | None = None
+
+
 class Health(enum.StrEnum):
     """State of an engine."""
 
@@ -142,15 +163,7 @@ class EngineClient(Protocol):
         ...
 
     async def tokenize(
-        self,
-        prompt: Prompt,
-        *,
-        add_special_tokens: bool = True,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        documents: Sequence[Mapping[str, object]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_kwargs: Mapping[str, object] | None = None,
+        self, prompt: Prompt, options: PromptOptions | None = None
     ) -> tuple[int, ...]:
         """Token ids of a prompt, computed off the run loop. A checkpoint.
 
@@ -172,6 +185,7 @@ class EngineClient(Protocol):
         label: str | None = None,
         prefix: Sequence[int] = (),
         sink: Sink | None = None,
+        options: PromptOptions | None = None,
     ) -> AbstractAsyncContextManager[OutputStream]:
         """Open the scope of one request.
 
@@ -190,6 +204,7 @@ class EngineClient(Protocol):
             label: The client's own id, for logs.
             prefix: Output tokens already emitted elsewhere, to go on after.
             sink: Receives the outputs instead of the stream's buffer, synchronously.
+            options: How the prompt is tokenized or rendered.
 
         Raises:
             Rejected: It was not admitted; see the subclasses.

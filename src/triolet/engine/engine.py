@@ -7,24 +7,26 @@ gives them back is synchronous, so that no cancellation and no failure can come 
 from __future__ import annotations
 
 import itertools
+import math
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import attrs
 import trio
 
 from triolet.actor.channel import Channel
 from triolet.actor.faultpoint import FaultPoints
 from triolet.config import EngineConfig
 from triolet.dispatcher.actor import OutputDispatcher
-from triolet.engine.client import EngineStatistics, Health, Prompt
+from triolet.engine.client import EngineStatistics, Health, Prompt, PromptOptions
 from triolet.engine.grammar_gate import GrammarGate
-from triolet.engine.input_processor import InputProcessor, TemplateOptions
+from triolet.engine.input_processor import InputProcessor
 from triolet.engine.life import RequestLife, cause_of
 from triolet.engine.session import SessionStream, check_session, open_session
 from triolet.engine.sight import EngineSight, Preparing
 from triolet.engine.stream import RequestStream
-from triolet.errors import EngineDead, NotServing, Rejected, TrioletError
+from triolet.errors import EngineDead, InvalidRequest, NotServing, Rejected, TrioletError
 from triolet.messages.engine_to_tracker import Submit
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.model_source.facts import ModelFacts
@@ -140,15 +142,7 @@ class Engine:
     # What it does.
 
     async def tokenize(
-        self,
-        prompt: Prompt,
-        *,
-        add_special_tokens: bool = True,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        documents: Sequence[Mapping[str, object]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_kwargs: Mapping[str, object] | None = None,
+        self, prompt: Prompt, options: PromptOptions | None = None
     ) -> tuple[int, ...]:
         """Token ids of a prompt, computed off the run loop. A checkpoint.
 
@@ -157,11 +151,8 @@ class Engine:
             QueueFull: The engine is full.
         """
         self._check_serving()
-        template = TemplateOptions(
-            tools, documents, add_generation_prompt, continue_final_message, template_kwargs
-        )
         reservation = self._reserve(prompt)
-        token_ids = await self._tokenize_for(reservation, prompt, add_special_tokens, template)
+        token_ids = await self._tokenize_for(reservation, prompt, options or PromptOptions())
         reservation.release(trio.current_time())
         return token_ids
 
@@ -179,6 +170,7 @@ class Engine:
         label: str | None = None,
         prefix: Sequence[int] = (),
         sink: Sink | None = None,
+        options: PromptOptions | None = None,
     ) -> AsyncGenerator[RequestStream]:
         """Open the scope of one request; see `EngineClient.generate`."""
         self._check_serving()
@@ -189,7 +181,7 @@ class Engine:
         preparing = Preparing(label, arrival_time, reservation.tokens)
         self._preparing.add(preparing)
         try:
-            token_ids = await self._tokenize_for(reservation, prompt, True, None)
+            token_ids = await self._tokenize_for(reservation, prompt, options or PromptOptions())
             sampling = await self._prepare(reservation, sampling)
             self._preparing.discard(preparing)
             try:
@@ -260,7 +252,7 @@ class Engine:
         check_session(sampling)
 
         async def tokenize(piece: Prompt, is_first: bool) -> tuple[int, ...]:
-            return await self.tokenize(piece, add_special_tokens=is_first)
+            return await self.tokenize(piece, PromptOptions(add_special_tokens=is_first))
 
         def open_request(context: tuple[int, ...]) -> AbstractAsyncContextManager[RequestStream]:
             return self.generate(
@@ -354,8 +346,7 @@ class Engine:
         self,
         reservation: Reservation,
         prompt: Prompt,
-        add_special_tokens: bool,
-        template: TemplateOptions | None,
+        options: PromptOptions,
     ) -> tuple[int, ...]:
         """Tokenize under a reservation, which is given back if this fails.
 
@@ -367,13 +358,7 @@ class Engine:
             reservation.release(trio.current_time())
 
         try:
-            return await self._input.tokenize(
-                prompt,
-                self._info,
-                add_special_tokens=add_special_tokens,
-                template=template,
-                on_abandoned=give_back,
-            )
+            return await self._input.tokenize(prompt, self._info, options, on_abandoned=give_back)
         except Exception as error:
             give_back()
             self._count_refusal(error)
@@ -400,11 +385,31 @@ class Engine:
         return sampling
 
     def _timeouts(self, deadline: float | None, timeouts: Timeouts | None) -> Timeouts:
+        """The request's limits of time, with the configured defaults and maximum."""
         if deadline is not None and timeouts is not None:
             raise TypeError("give deadline or timeouts, not both")
-        if deadline is not None:
-            return Timeouts(total=deadline)
-        return self._config.limits.timeouts() if timeouts is None else timeouts
+        limits = self._config.limits
+        if timeouts is None:
+            timeouts = limits.timeouts()
+            if deadline is not None:
+                timeouts = attrs.evolve(timeouts, total=deadline)
+        for name in ("total", "queue", "first_token"):
+            value: float | None = getattr(timeouts, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidRequest(
+                    f"a deadline ({name}) must be a positive number of seconds, got {value!r}",
+                    param="deadline",
+                )
+        if limits.timeout_max_s is not None:
+            if timeouts.total is not None and timeouts.total > limits.timeout_max_s:
+                raise InvalidRequest(
+                    f"a deadline can be at most {limits.timeout_max_s:g} s here "
+                    f"(timeout_max_s), got {timeouts.total:g} s",
+                    param="deadline",
+                )
+            if timeouts.total is None:
+                timeouts = attrs.evolve(timeouts, total=limits.timeout_max_s)
+        return timeouts
 
     def _make_request(
         self,

@@ -14,7 +14,7 @@ from typing import cast
 import attrs
 
 from triolet.config import EngineConfig
-from triolet.engine.client import Prompt
+from triolet.engine.client import Prompt, PromptOptions
 from triolet.engine.offload import Offload
 from triolet.errors import InvalidRequest, PromptTooLong
 from triolet.messages.runner_to_scheduler import RunnerInfo
@@ -31,17 +31,6 @@ CHARS_PER_TOKEN_GUESS = 4
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """What a model's generation_config.json may set a default for."""
-
-
-@attrs.frozen
-class TemplateOptions:
-    """How chat messages are rendered; see `Tokenizer.render`."""
-
-    tools: Sequence[Mapping[str, object]] | None = None
-    documents: Sequence[Mapping[str, object]] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    template_kwargs: Mapping[str, object] | None = None
 
 
 class InputProcessor:
@@ -81,9 +70,8 @@ class InputProcessor:
         self,
         prompt: Prompt,
         info: RunnerInfo,
+        options: PromptOptions,
         *,
-        add_special_tokens: bool = True,
-        template: TemplateOptions | None = None,
         on_abandoned: Callable[[], None] | None = None,
     ) -> tuple[int, ...]:
         """Token ids of a prompt. A checkpoint, unless it is ids already.
@@ -108,19 +96,24 @@ class InputProcessor:
                 f"context length of {info.max_model_len} tokens (limit: {limit} characters)",
                 param="prompt" if isinstance(prompt, str) else "messages",
             )
-        encode = functools.partial(self._encode, prompt, add_special_tokens, template)
+        encode = functools.partial(self._encode, prompt, options)
         return await self._offload.run(encode, on_abandoned=on_abandoned)
 
-    def _encode(
-        self, prompt: Prompt, add_special_tokens: bool, template: TemplateOptions | None
-    ) -> tuple[int, ...]:
+    def _encode(self, prompt: Prompt, options: PromptOptions) -> tuple[int, ...]:
         """In a worker thread."""
+        encode = self._tokenizer.encode
         if isinstance(prompt, str):
-            return tuple(self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
-        options = attrs.asdict(template or TemplateOptions(), recurse=False)
-        text = self._tokenizer.render(cast("Sequence[Message]", prompt), **options)
+            return tuple(encode(prompt, add_special_tokens=options.add_special_tokens))
+        text = self._tokenizer.render(
+            cast("Sequence[Message]", prompt),
+            tools=options.tools,
+            documents=options.documents,
+            add_generation_prompt=options.add_generation_prompt,
+            continue_final_message=options.continue_final_message,
+            template_kwargs=options.template_kwargs,
+        )
         # The template writes the special tokens itself.
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return tuple(encode(text, add_special_tokens=False))
 
     def default_sampling(self) -> SamplingParams:
         """What a request gets that says nothing about sampling."""

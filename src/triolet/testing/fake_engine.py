@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from triolet.config import EngineConfig
-from triolet.engine.client import EngineStatistics, Health, Prompt
+from triolet.engine.client import EngineStatistics, Health, Prompt, PromptOptions
 from triolet.errors import DeadlineExceeded, InvalidRequest, PromptTooLong
 from triolet.model_source.facts import ModelFacts
 from triolet.output import OutputDelta, Sink, TokenLogprobs, Usage
@@ -237,31 +237,25 @@ class FakeEngine:
         return b"triolet:num_requests_running %d\n" % len(self.live)
 
     async def tokenize(
-        self,
-        prompt: Prompt,
-        *,
-        add_special_tokens: bool = True,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        documents: Sequence[Mapping[str, object]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_kwargs: Mapping[str, object] | None = None,
+        self, prompt: Prompt, options: PromptOptions | None = None
     ) -> tuple[int, ...]:
         """Bytes of the text or of the rendered chat. A checkpoint."""
+        options = options or PromptOptions()
         await trio.sleep(self.script.tokenize_s)
         if isinstance(prompt, str):
-            return tuple(self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
+            encode = self.tokenizer.encode
+            return tuple(encode(prompt, add_special_tokens=options.add_special_tokens))
         token_ids = [item for item in prompt if isinstance(item, int)]
         if token_ids:
             return tuple(token_ids)
         messages: list[Message] = [item for item in prompt if isinstance(item, Mapping)]
         text = self.tokenizer.render(
             messages,
-            tools=tools,
-            documents=documents,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            template_kwargs=template_kwargs,
+            tools=options.tools,
+            documents=options.documents,
+            add_generation_prompt=options.add_generation_prompt,
+            continue_final_message=options.continue_final_message,
+            template_kwargs=options.template_kwargs,
         )
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
@@ -279,6 +273,7 @@ class FakeEngine:
         label: str | None = None,
         prefix: Sequence[int] = (),
         sink: Sink | None = None,
+        options: PromptOptions | None = None,
     ) -> AsyncGenerator[FakeStream]:
         """See `EngineClient.generate`."""
         assert self._nursery is not None, "use the fake engine as a context manager"
@@ -294,11 +289,12 @@ class FakeEngine:
                 "tenant": tenant,
                 "label": label,
                 "prefix": tuple(prefix),
+                "options": options,
             },
         )
         self.requests.append(request)
         try:
-            token_ids = await self._admit(request, prompt)
+            token_ids = await self._admit(request, prompt, options)
             stream = FakeStream(request.request_id, token_ids)
             run = _Run(self, request, stream, sink or stream, deadline)
             with run.scope_left():
@@ -314,8 +310,10 @@ class FakeEngine:
         await trio.lowlevel.checkpoint()
         return False
 
-    async def _admit(self, request: FakeRequest, prompt: Prompt) -> tuple[int, ...]:
-        token_ids = await self.tokenize(prompt)
+    async def _admit(
+        self, request: FakeRequest, prompt: Prompt, options: PromptOptions | None
+    ) -> tuple[int, ...]:
+        token_ids = await self.tokenize(prompt, options)
         error = self.script.admission_error
         if error is None and len(token_ids) >= self.max_model_len:
             error = PromptTooLong(

@@ -13,7 +13,7 @@ from functools import partial
 import attrs
 import trio
 
-from triolet.engine.client import EngineClient, OutputStream, Prompt
+from triolet.engine.client import EngineClient, OutputStream, Prompt, PromptOptions
 from triolet.engine.offload import Offload
 from triolet.errors import InternalError, TrioletError
 from triolet.output import OutputDelta, TokenLogprobs, Usage
@@ -38,6 +38,7 @@ class Job:
         label: The client's own id.
         echo: The answer repeats the prompt's text.
         echo_pieces: And says which token stands for which part of it.
+        options: How the prompts are tokenized or rendered.
     """
 
     prompts: tuple[Prompt, ...]
@@ -49,6 +50,7 @@ class Job:
     label: str | None = None
     echo: bool = False
     echo_pieces: bool = False
+    options: PromptOptions = attrs.field(factory=PromptOptions)
 
 
 class Collector:
@@ -177,6 +179,7 @@ async def submitted(
                     tenant=job.tenant,
                     label=job.label,
                     sink=sink,
+                    options=job.options,
                 )
             )
             opening = sink.open(await _accepted(engine, offload, job, prompt, stream))

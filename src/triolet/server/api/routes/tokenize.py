@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from triolet.engine.client import PromptOptions
 from triolet.errors import InvalidRequest
 from triolet.protocol.tokenization import parse_detokenize_request, parse_tokenize_request
 from triolet.server.api.call import Call
@@ -20,13 +21,15 @@ async def tokenize(call: Call) -> Response:
     request = await call.parse(parse_tokenize_request)
     if request.prompt is not None:
         token_ids = await engine.tokenize(
-            request.prompt, add_special_tokens=request.add_special_tokens
+            request.prompt, PromptOptions(add_special_tokens=request.add_special_tokens)
         )
     else:
         token_ids = await engine.tokenize(
             request.template_messages,
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
+            PromptOptions(
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
+            ),
         )
     texts = None
     if request.return_token_strs:
