@@ -163,5 +163,5 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_free + self.pool.num_used + self.pool.num_cached == self.SIZE
 
 
-PoolMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
 TestPoolMachine = PoolMachine.TestCase

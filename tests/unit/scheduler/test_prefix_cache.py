@@ -130,7 +130,7 @@ def test_a_hit_holds_for_all_groups_at_once() -> None:
     assert find(cache, [1, 2, 3, 4, 5, 6, 7, 8]).num_blocks == 1
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(
     windows=st.lists(st.none() | st.integers(1, 9), min_size=1, max_size=3),
     missing=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 7))),

@@ -345,6 +345,17 @@ def test_cached_tokens_are_reported_and_cached_blocks_shared() -> None:
     assert (statistics.prefix_hits, statistics.prefix_queries) == (8, 20)
 
 
+def test_a_block_is_found_only_after_the_step_that_filled_it_has_ended() -> None:
+    simulation = simulate(steps_in_flight=2, max_num_batched_tokens=8)
+    simulation.submit(range(24), sampling(1))
+    simulation.launch()
+    simulation.launch()
+    simulation.collect()
+    assert simulation.scheduler.statistics().blocks_used == 4
+    simulation.end(RequestId("r1"))
+    assert simulation.scheduler.statistics().blocks_cached == 2, "the other two are in flight"
+
+
 def test_a_salt_shares_with_nobody_else() -> None:
     simulation = simulate()
     for salt in (None, "a", "b", "a"):
@@ -442,7 +453,7 @@ def test_preemptions_per_request_are_bounded() -> None:
     simulation = simulate(
         num_blocks=24, max_model_len=64, max_num_seqs=12, max_preemptions=2, prefix_caching=False
     )
-    for number in range(30):
+    for number in range(16):
         simulation.submit([number % 23], sampling(60))
     highest = 0
     while simulation.scheduler.has_work:
@@ -498,22 +509,23 @@ def test_results_of_a_lost_runner_are_dropped() -> None:
     simulation.drain(20)
 
 
-def test_only_the_request_that_kills_alone_is_failed() -> None:
+@pytest.mark.parametrize("num_poison", [1, 2])
+def test_only_what_kills_alone_is_failed(num_poison: int) -> None:
+    """Prompts that kill at position 18, in their third chunk, beside honest requests."""
     simulation = simulate(max_num_seqs=4, steps_in_flight=2, max_num_batched_tokens=8)
-    poison = simulation.submit(range(20), sampling(5))
+    poison = [simulation.submit(range(n, 20 + n), sampling(5)) for n in range(num_poison)]
     good = [simulation.submit([number], sampling(12, n=2)) for number in range(3)]
     deaths = 0
     while simulation.scheduler.has_work:
         batch = simulation.launch()
-        if batch is not None and _computes_position(batch, 18):
+        if batch is not None and _computes_position(batch, num_poison, 18):
             simulation.lose_runner()
             deaths += 1
             assert deaths < 10, "the poison is not found"
             continue
         simulation.collect()
-    assert simulation.finished[poison].errored
-    assert simulation.num_poisoned == 1
-    assert deaths == 3
+    assert [simulation.finished[request].errored for request in poison] == [True] * num_poison
+    assert simulation.num_poisoned == num_poison
     for request in good:
         assert simulation.finished[request].endings == {
             0: FinishReason.LENGTH,
@@ -521,10 +533,10 @@ def test_only_the_request_that_kills_alone_is_failed() -> None:
         }
 
 
-def _computes_position(batch: ScheduledBatch, position: int) -> bool:
-    """Whether the step computes this position of the first sequence."""
+def _computes_position(batch: ScheduledBatch, sequences: int, position: int) -> bool:
+    """Whether the step computes this position of one of the first sequences."""
     return any(
-        row.sequence_id == 1
+        row.sequence_id <= sequences
         and row.num_computed_tokens <= position < row.num_computed_tokens + row.num_new_tokens
         for row in batch.scheduled
     )
