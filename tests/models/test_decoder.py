@@ -21,7 +21,7 @@ from support.tiny_models import build, oracle_logits, random_sequences, relative
 from triolet.config import ModelConfig
 from triolet.models import registry
 from triolet.models.decoder import Decoder
-from triolet.models.families import describe
+from triolet.models.describe import describe
 from triolet.models.loader import load_model
 from triolet.models.spec import DecoderSpec, LayerSpec
 from triolet.models.weights import SafetensorsWeights

@@ -16,7 +16,7 @@ from triolet.config import ModelConfig
 from triolet.errors import ConfigError
 from triolet.model_source.facts import ModelFacts
 from triolet.models import registry
-from triolet.models.families import describe
+from triolet.models.describe import describe
 from triolet.models.loader import load_model
 from triolet.models.rope import angle_tables
 from triolet.models.spec import DecoderSpec

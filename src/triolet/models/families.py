@@ -11,10 +11,8 @@ from typing import Any, Final
 
 import attrs
 
-from triolet.errors import ConfigError
 from triolet.models.hf_config import HFConfig
-from triolet.models.spec import DecoderSpec, LayerSpec, NormPlacement, QKNorm, RopeSpec
-from triolet_kernels.ops import Activation, AttentionSpec
+from triolet.models.spec import NormPlacement, QKNorm
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
@@ -30,15 +28,6 @@ _GEMMA_DEFAULTS: Final[Mapping[str, Any]] = {
     "head_dim": 256,
     "hidden_act": "gelu_pytorch_tanh",
     "tie_word_embeddings": True,
-}
-
-# "gelu" in a gemma config means the tanh form (transformers pull request 29402).
-_ACTIVATIONS: Final[Mapping[str, Activation]] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
 }
 
 Flag = bool | str
@@ -119,6 +108,10 @@ class Family:
         layer_types: Layer types where config.json does not list them.
         rope_layers: Which layers have rotary positions.
         partial_rotary: Whether `partial_rotary_factor` is heard.
+        rope_aliases: Other names of rope types.
+        local_theta: The field that old configs keep the base of sliding layers in; their
+            `rope_theta` and `rope_scaling` are those of the full layers only.
+        activation_aliases: Other names of activations.
         embedding_scale: Factor on the embeddings.
         softcaps: Whether the two soft caps of gemma2 are heard: of attention, of logits.
         multipliers: Whether granite's multipliers are.
@@ -138,6 +131,9 @@ class Family:
     layer_types: Callable[[HFConfig], list[str]] = _full
     rope_layers: Callable[[HFConfig], list[bool]] = _rope_everywhere
     partial_rotary: bool = False
+    rope_aliases: Mapping[str, str] = {}
+    local_theta: str | None = None
+    activation_aliases: Mapping[str, str] = {}
     embedding_scale: Callable[[HFConfig], float] = lambda config: 1.0
     softcaps: tuple[bool, bool] = (False, False)
     multipliers: bool = False
@@ -180,6 +176,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
         architectures=("GemmaForCausalLM",),
         defaults=_GEMMA_DEFAULTS,
         refused=("use_bidirectional_attention",),
+        # the first checkpoints said gelu and meant its tanh form (transformers #29402)
+        activation_aliases={"gelu": "gelu_pytorch_tanh"},
         norm_offset=1.0,
         qkv_bias="attention_bias",
         o_bias="attention_bias",
@@ -227,6 +225,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         layer_types=_gemma_windows,
         embedding_scale=_embed_by_root_of_size,
         softcaps=(False, True),
+        local_theta="rope_local_base_freq",
     ),
     Family(
         name="phi3",
@@ -236,6 +235,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         },
         layer_types=_one_window,
         partial_rotary=True,
+        rope_aliases={"su": "longrope", "yarn": "longrope"},  # what early checkpoints call it
     ),
     Family(
         name="granite",
@@ -280,122 +280,3 @@ FAMILIES: Final[tuple[Family, ...]] = (
         rope_layers=_smollm3_rope_layers,
     ),
 )  # fmt: skip
-
-
-def describe(family: Family, fields: Mapping[str, Any]) -> DecoderSpec:
-    """Read a config.json as a member of a family.
-
-    Raises:
-        ConfigError: A field is missing, malformed, or asks for something that is not done.
-    """
-    config = HFConfig(fields, family.defaults)
-    _refuse(family, config)
-    activation = config.get("hidden_activation") or config.get("hidden_act")
-    if family.name == "gemma" and activation == "gelu":
-        activation = "gelu_pytorch_tanh"
-    if activation not in _ACTIVATIONS:
-        raise ConfigError(
-            f"config.json: activation {activation!r} is not supported; supported are "
-            f"{', '.join(_ACTIVATIONS)}",
-            param="model",
-        )
-    types = config.layer_types() or family.layer_types(config)
-    return DecoderSpec(
-        family=family.name,
-        hidden_size=config.size("hidden_size"),
-        intermediate_size=config.size("intermediate_size"),
-        vocab_size=config.size("vocab_size"),
-        layers=_layers(family, config, types),
-        ropes={kind: _rope(family, config, kind) for kind in sorted(set(types))},
-        norms=family.norms,
-        norm_eps=config.number("rms_norm_eps"),
-        norm_offset=family.norm_offset,
-        qk_norm=family.qk_norm,
-        qkv_bias=_flag(config, family.qkv_bias),
-        o_bias=_flag(config, family.o_bias),
-        mlp_bias=_flag(config, family.mlp_bias),
-        activation=_ACTIVATIONS[activation],
-        embedding_scale=family.embedding_scale(config),
-        residual_scale=config.number("residual_multiplier") if family.multipliers else 1.0,
-        logits_divisor=config.number("logits_scaling") if family.multipliers else 1.0,
-        logits_softcap=config.get("final_logit_softcapping") if family.softcaps[1] else None,
-        tied=bool(config.get("tie_word_embeddings")),
-    )
-
-
-def _refuse(family: Family, config: HFConfig) -> None:
-    for name in ("quantization_config", *family.refused):
-        if config.get(name):
-            raise ConfigError(
-                f"config.json: {name} is set, which triolet does not support for {family.name}; "
-                "use a checkpoint without it",
-                param="model",
-            )
-
-
-def _flag(config: HFConfig, flag: Flag) -> bool:
-    return flag if isinstance(flag, bool) else bool(config.get(flag))
-
-
-def _layers(family: Family, config: HFConfig, types: list[str]) -> tuple[LayerSpec, ...]:
-    num_heads = config.size("num_attention_heads")
-    num_kv_heads = num_heads
-    if config.get("num_key_value_heads") is not None:
-        num_kv_heads = config.size("num_key_value_heads")
-    if num_heads % num_kv_heads:
-        raise ConfigError(
-            f"config.json: num_attention_heads {num_heads} is not a multiple of "
-            f"num_key_value_heads {num_kv_heads}",
-            param="model",
-        )
-    layers: list[LayerSpec] = []
-    for kind, has_rope in zip(types, family.rope_layers(config), strict=True):
-        if kind not in (FULL, SLIDING):
-            raise ConfigError(
-                f"config.json: layer type {kind!r} is not supported for {family.name}",
-                param="model",
-            )
-        rope = _rope(family, config, kind)
-        attention = AttentionSpec(
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=config.head_dim,
-            scale=family.attention_scale(config),
-            window=config.size("sliding_window") if kind == SLIDING else None,
-            softcap=config.get("attn_logit_softcapping") if family.softcaps[0] else None,
-            rotary_dim=rope.rotary_dim if has_rope else 0,
-            norm_eps=config.number("rms_norm_eps"),
-            norm_offset=family.norm_offset,
-        )
-        layers.append(LayerSpec(attention=attention, rope=kind if has_rope else None))
-    return tuple(layers)
-
-
-def _rope(family: Family, config: HFConfig, layer_type: str) -> RopeSpec:
-    parameters = config.rope_parameters(layer_type)
-    kind = str(parameters["rope_type"])
-    if family.name == "gemma3" and layer_type == SLIDING and not _has_nested_ropes(config):
-        # version 4: rope_theta and rope_scaling are those of the full layers only
-        parameters = {"rope_theta": config.number("rope_local_base_freq")}
-        kind = "default"
-    if family.name == "phi3" and kind in ("su", "yarn"):
-        kind = "longrope"  # what early checkpoints call it
-    rotary_dim = config.head_dim
-    if family.partial_rotary:
-        rotary_dim = int(rotary_dim * float(parameters.get("partial_rotary_factor", 1.0)))
-    elif parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ConfigError(
-            f"config.json: partial_rotary_factor is not supported for {family.name}", param="model"
-        )
-    return RopeSpec(
-        kind=kind,
-        theta=float(parameters["rope_theta"]),
-        rotary_dim=rotary_dim,
-        max_position_embeddings=config.size("max_position_embeddings"),
-        parameters=parameters,
-    )
-
-
-def _has_nested_ropes(config: HFConfig) -> bool:
-    stored: Mapping[str, Any] = config.get("rope_parameters") or {}
-    return any(isinstance(value, Mapping) for value in stored.values())

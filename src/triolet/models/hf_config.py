@@ -77,6 +77,12 @@ class HFConfig:
             )
         return [str(kind) for kind in types]
 
+    @property
+    def has_ropes_by_layer_type(self) -> bool:
+        """Whether `rope_parameters` holds one dict per layer type."""
+        stored: Mapping[str, Any] = self.get("rope_parameters") or {}
+        return any(isinstance(value, Mapping) for value in stored.values())
+
     def rope_parameters(self, layer_type: str) -> dict[str, Any]:
         """Rotary parameters of a layer type, in the style of version 5.
 
@@ -88,9 +94,8 @@ class HFConfig:
             the kind needs it.
         """
         stored: Mapping[str, Any] = self.get("rope_parameters") or self.get("rope_scaling") or {}
-        nested = stored.get(layer_type)
-        if any(isinstance(value, Mapping) for value in stored.values()):
-            stored = nested or {}
+        if self.has_ropes_by_layer_type:
+            stored = stored.get(layer_type) or {}
         parameters = {key: value for key, value in stored.items() if value is not None}
         parameters.setdefault("rope_type", parameters.pop("type", "default"))
         parameters.setdefault("rope_theta", self.get("rope_theta"))

@@ -11,7 +11,8 @@ from triolet.model_source.weights import check_weights
 from triolet.models import registry
 from triolet.models.causal_lm import CausalLM
 from triolet.models.decoder import Decoder
-from triolet.models.families import Family, describe
+from triolet.models.describe import describe
+from triolet.models.families import Family
 from triolet.models.weights import RandomWeights, SafetensorsWeights
 from triolet_kernels.ops import Ops
 
