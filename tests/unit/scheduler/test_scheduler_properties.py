@@ -37,16 +37,18 @@ def run(seed: int, actions: int) -> SchedulerSimulation:
     return simulation
 
 
-def test_random_schedules_equal_the_naive_generator() -> None:
-    totals = [run(seed, 60).scheduler.statistics() for seed in range(10)]
-    for name in ("preemptions", "dropped_results", "prefix_hits", "runner_losses"):
-        assert sum(getattr(t, name) for t in totals) > 0, f"{name} did not happen"
+@pytest.mark.parametrize("first_seed", range(0, 72, 6))
+def test_random_schedules_equal_the_naive_generator(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 6):
+        run(seed, 50)
 
 
 @pytest.mark.slow
-def test_many_random_schedules_equal_the_naive_generator() -> None:
-    for seed in range(1000, 1200):
-        run(seed, 150)
+def test_many_random_schedules_reach_every_rare_event() -> None:
+    totals = [run(seed, 150).scheduler.statistics() for seed in range(1000, 1200)]
+    for name in ("preemptions", "recomputed_tokens", "dropped_results", "prefix_hits"):
+        assert sum(getattr(t, name) for t in totals) > 100, f"{name} hardly happened"
+    assert sum(t.runner_losses for t in totals) > 100
 
 
 def test_a_simulation_is_a_function_of_its_seed() -> None:
