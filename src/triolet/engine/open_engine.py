@@ -18,8 +18,6 @@ import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import TypeVar
 
 import attrs
 import trio
@@ -56,8 +54,6 @@ from triolet.tracker.admission import Admission
 from triolet.tracker.registry import Registry, RequestEntry
 
 log = logging.getLogger(__name__)
-
-R = TypeVar("R")
 
 OFFLOAD_THREADS = 4
 """Tokenizing releases the GIL; more threads than this only fight for the cores."""
@@ -127,8 +123,8 @@ async def open_engine(
         config = EngineConfig.of(model, **settings)
     elif settings:
         raise TypeError("give config or single settings, not both")
-    facts = await _in_thread(partial(resolve, config.model, progress))
-    tokenizer = await _in_thread(partial(load_tokenizer, facts))
+    facts = await _resolve(config, progress)
+    tokenizer = await trio.to_thread.run_sync(load_tokenizer, facts)
     spec = WorkerSpec(config, facts)
     parts = EngineParts(
         facts=facts,
@@ -247,10 +243,11 @@ class _House:
             await run()
         except* Exception as group:
             error = first_exception(group)
-            log.error("actor %s failed: %r", name, error, exc_info=error)
             if isinstance(error, (ConfigError, EngineDead)):
+                log.error("actor %s failed: %s", name, error)
                 self._fail(error)
             else:
+                log.error("actor %s failed: %r", name, error, exc_info=error)
                 death = EngineDead(f"the {name} failed: {type(error).__name__}: {error}")
                 death.__cause__ = error
                 self._fail(death)
@@ -332,6 +329,11 @@ class _House:
             self._marks.mark(entry.request_id)
 
 
-async def _in_thread(function: Callable[[], R]) -> R:
-    """Run blocking start-up work; cancelled, it is left to end by itself."""
-    return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
+async def _resolve(config: EngineConfig, progress: Callable[[str], None]) -> ModelFacts:
+    """Find and describe the model in a thread, which ends soon after it is cancelled."""
+
+    def report(text: str) -> None:
+        # Raises Cancelled in the thread, and a helper process that it waits for is killed.
+        trio.from_thread.run_sync(progress, text)
+
+    return await trio.to_thread.run_sync(resolve, config.model, report)

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 
+from triolet.errors import ConfigError
 from triolet.messages.runner_to_scheduler import BatchResult, RunnerInfo
 from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.runner import wire
@@ -39,7 +40,8 @@ class _SocketOutlet:
         self._send(result)
 
     def failed(self, error: Exception) -> None:
-        traceback.print_exception(error)
+        if not isinstance(error, ConfigError):  # which says all there is to say in a sentence
+            traceback.print_exception(error)
         self._send(wire.failure_of(error))
 
     def end(self) -> None:
