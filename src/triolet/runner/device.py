@@ -82,9 +82,11 @@ def choose_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype, t
             kernels=config.runner.kernels,
             batch_invariant=config.runner.batch_invariant,
             threads=threads,
+            quantization=config.model.quantization,
         )
     except (KernelsUnavailable, ValueError) as error:
-        raise ConfigError(str(error), param="kernels") from error
+        param = "kernels" if config.model.quantization is None else "quantization"
+        raise ConfigError(str(error), param=param) from error
 
 
 def free_memory_bytes(device: torch.device) -> int:
