@@ -11,7 +11,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 import attrs
 
@@ -58,8 +58,10 @@ class CacheConfig:
         block_size: Tokens per block (16 is vLLM's; smaller shares more, larger walks less).
         kv_cache_memory_bytes: Size in bytes; wins over the two below.
         kv_cache_tokens: Size in tokens of full-attention context.
-        kv_cache_fraction: Share of the memory that is free after loading. A cache larger
-            than `max_num_seqs` contexts of `max_model_len` is cut to that.
+        kv_cache_fraction: On a CPU, share of the memory that is free after loading. A cache
+            larger than `max_num_seqs` contexts of `max_model_len` is cut to that.
+        gpu_memory_utilization: On a GPU, share of its memory that the engine may hold: weights,
+            what a step needs at most, and for the rest KV cache (0.9 is vLLM's).
         kv_cache_dtype: "auto" is the model's dtype.
         enable_prefix_caching: Reuse the blocks of equal prefixes.
     """
@@ -68,6 +70,7 @@ class CacheConfig:
     kv_cache_memory_bytes: int | None = None
     kv_cache_tokens: int | None = None
     kv_cache_fraction: float = 0.4
+    gpu_memory_utilization: float = 0.9
     kv_cache_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     enable_prefix_caching: bool = True
 
@@ -112,6 +115,8 @@ class RunnerConfig:
         threads: Compute threads on CPU; None takes every core this process may use.
         kernels: "auto" takes the fastest that the device has; "reference" is plain torch.
         batch_invariant: Results do not depend on the rest of the batch.
+        enforce_eager: On a GPU, do not capture the decode step in CUDA graphs: starts faster
+            and needs less memory, decodes slower.
         step_timeout_s: A step older than this is a hang.
         load_timeout_s: Loading and warm-up longer than this is a hang.
         max_restarts: Restarts of the worker within `restart_window_s`; more is `EngineDead`.
@@ -125,6 +130,7 @@ class RunnerConfig:
     threads: int | None = None
     kernels: Literal["auto", "native", "reference"] = "auto"
     batch_invariant: bool = False
+    enforce_eager: bool = False
     step_timeout_s: float = 60.0
     load_timeout_s: float = 900.0
     max_restarts: int = 5
@@ -201,6 +207,7 @@ class EngineConfig:
         cache, scheduler, runner = self.cache, self.scheduler, self.runner
         _require(cache.block_size in (8, 16, 32, 64, 128), "block_size", "8, 16, 32, 64 or 128")
         _require(0 < cache.kv_cache_fraction <= 0.95, "kv_cache_fraction", "in (0, 0.95]")
+        _require(0 < cache.gpu_memory_utilization <= 1, "gpu_memory_utilization", "in (0, 1]")
         for name in ("kv_cache_memory_bytes", "kv_cache_tokens"):
             _require((getattr(cache, name) or 1) > 0, name, "positive")
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_live_requests"):
@@ -214,6 +221,13 @@ class EngineConfig:
         _require((runner.threads or 1) >= 1, "threads", "at least 1")
         _require((self.model.max_model_len or 1) >= 1, "max_model_len", "at least 1")
         _require(runner.step_timeout_s > 0, "step_timeout_s", "positive")
+
+
+ToolCallParser = Literal["auto", "hermes", "qwen3_coder", "llama3_json", "mistral", "functiongemma"]
+"""Notations of tool calls; `triolet.protocol.parsers.formats` reads them."""
+
+ReasoningParser = Literal["auto", "none", "think", "mistral", "deepseek_r1"]
+"""Marks of reasoning; "deepseek_r1" is "think" for models that begin inside of it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -241,6 +255,9 @@ class ServerConfig:
         write_stall_timeout_s: A client that takes no byte of its answer for this long is gone.
         sse_keep_alive_s: A quiet stream sends a comment this often; 0 sends none.
         direct_sink: Streams are written to the socket without a task switch per token.
+        tool_call_parser: How the model writes calls of tools; "auto" asks its chat template.
+        reasoning_parser: How the model marks its reasoning; "auto" asks its chat template,
+            "none" leaves it in the text.
     """
 
     host: str = "127.0.0.1"
@@ -261,6 +278,8 @@ class ServerConfig:
     write_stall_timeout_s: float = 30.0
     sse_keep_alive_s: float = 15.0
     direct_sink: bool = True
+    tool_call_parser: ToolCallParser = "auto"
+    reasoning_parser: ReasoningParser = "auto"
 
     def check(self) -> None:
         """Raise ConfigError for the first value that is out of range."""
@@ -278,6 +297,12 @@ class ServerConfig:
         )
         _require(self.shutdown_grace_s >= 0, "shutdown_grace_s", "0 or more")
         _require("" not in self.api_keys, "api_keys", "non-empty strings")
+        for name, kinds in (
+            ("tool_call_parser", ToolCallParser),
+            ("reasoning_parser", ReasoningParser),
+        ):
+            known = get_args(kinds)
+            _require(getattr(self, name) in known, name, "one of " + ", ".join(known))
         _require("" not in self.served_model_name, "served_model_name", "non-empty strings")
 
 

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triolet.config import EngineConfig, ServerConfig
-from triolet.engine.client import Health
+from triolet.engine.client import Health, PromptOptions
 from triolet.errors import (
     DeadlineExceeded,
     EngineDead,
@@ -112,7 +112,10 @@ async def test_template_options_are_rendered_before_the_engine_sees_the_prompt()
                 "echo": True,
             },
         )
-        text = engine.tokenizer.decode(list(engine.requests[0].prompt), skip_special_tokens=False)  # type: ignore[arg-type]  # ids
+        options = engine.requests[0].options["options"]
+        assert isinstance(options, PromptOptions)
+        token_ids = await engine.tokenize(engine.requests[0].prompt, options)
+        text = engine.tokenizer.decode(token_ids, skip_special_tokens=False)
         assert text.endswith("assistant\nOnce")
 
 
@@ -137,7 +140,8 @@ async def test_stream_is_the_whole_answer_in_pieces() -> None:
     [
         (CHAT, {"messages": []}, 400, "messages"),
         (CHAT, {**HELLO, "temperature": 5}, 400, "temperature"),
-        (CHAT, {**HELLO, "tools": [{}]}, 400, "tools"),
+        (CHAT, {**HELLO, "tools": [{}]}, 400, "tools[0].function"),
+        (CHAT, {**HELLO, "tools": []}, 400, "tools"),
         (CHAT, {**HELLO, "model": "other"}, 404, "model"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 5000}]}, 400, "messages"),
         (CHAT, {**HELLO, "n": 200}, 400, "n"),

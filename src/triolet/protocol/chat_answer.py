@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from triolet.output import OutputDelta, TokenLogprobs, Usage
 from triolet.protocol import sse
 from triolet.protocol.answer import AcceptedPrompt, AnswerHead, UsageSoFar
+from triolet.protocol.chat_message import message_fields
 from triolet.protocol.finish import wire_finish
 from triolet.protocol.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from triolet.protocol.output_reader import OutputPiece, OutputReader, Reading
+from triolet.protocol.parsers.call import Content
 from triolet.protocol.usage import wire_usage
 
 
@@ -25,6 +28,7 @@ class ChatShape:
         include_usage: Whether a stream ends with a usage chunk.
         continuous_usage: Whether every chunk has the usage so far.
         echo: Text that comes before each output, "" for none.
+        reading: How outputs are read for reasoning and calls; None leaves their text alone.
     """
 
     n: int
@@ -34,6 +38,19 @@ class ChatShape:
     include_usage: bool = False
     continuous_usage: bool = False
     echo: str = ""
+    reading: Reading | None = None
+
+    def readers(self, seed: str) -> list[OutputReader]:
+        """A reader per output; none where the text is left alone."""
+        if self.reading is None:
+            return []
+        return [OutputReader(self.reading, seed, index) for index in range(self.n)]
+
+
+def _reasoning_tokens(shape: ChatShape, readers: Sequence[OutputReader]) -> int | None:
+    if shape.reading is None or not shape.reading.reasons:
+        return None
+    return sum(reader.reasoning_tokens for reader in readers)
 
 
 class ChatStream:
@@ -48,6 +65,7 @@ class ChatStream:
             "model": head.model,
         }
         self._usage = UsageSoFar()
+        self._readers = shape.readers(head.id)
         prefix = b"data: " + sse.dump(self._head)[:-1]
         # A chunk of plain text, which most are, is these bytes around the text.
         self._plain = [
@@ -84,18 +102,25 @@ class ChatStream:
     def put(self, prompt_index: int, delta: OutputDelta) -> bytes:
         """A chunk, or nothing while a character or stop string is incomplete."""
         self._usage.add(delta)
-        finish_reason, stop_reason = wire_finish(delta)
-        if finish_reason is None:
-            if self._is_plain:
+        if self._readers:
+            reader = self._readers[delta.index]
+            fields = message_fields(reader.put(delta), stream=True)
+            finish_reason, stop_reason = reader.finish
+        else:
+            finish_reason, stop_reason = wire_finish(delta)
+            if finish_reason is None and self._is_plain:
                 if not delta.text:
                     return b""
                 return self._plain[delta.index] + sse.dump(delta.text) + self._plain_end
-            if not delta.text and not delta.token_ids:
+            fields = {"content": delta.text} if delta.text else {}
+        if finish_reason is None and not fields:
+            if self._is_plain or not delta.token_ids:
                 return b""
+            fields = {"content": ""}
         shape = self._shape
         choice: dict[str, object] = {
             "index": delta.index,
-            "delta": {"content": delta.text} if delta.text or finish_reason is None else {},
+            "delta": fields,
             "logprobs": {"content": chat_logprobs(delta, shape.names)} if shape.logprobs else None,
             "finish_reason": finish_reason,
         }
@@ -109,18 +134,20 @@ class ChatStream:
         """The usage chunk if it was asked for, and the terminator."""
         if not self._shape.include_usage:
             return sse.DONE
-        return sse.event({**self._head, "choices": [], "usage": wire_usage(usages)}) + sse.DONE
+        usage = wire_usage(usages, _reasoning_tokens(self._shape, self._readers))
+        return sse.event({**self._head, "choices": [], "usage": usage}) + sse.DONE
 
     def _chunk(self, choice: dict[str, object], extra: dict[str, object]) -> bytes:
         value: dict[str, object] = {**self._head, "choices": [choice], **extra}
         if self._shape.continuous_usage:
-            value["usage"] = wire_usage([self._usage.usage()])
+            reasoning = _reasoning_tokens(self._shape, self._readers)
+            value["usage"] = wire_usage([self._usage.usage()], reasoning)
         return sse.event(value)
 
 
 @dataclass(slots=True)
 class _Choice:
-    texts: list[str] = field(default_factory=list[str])
+    pieces: list[OutputPiece] = field(default_factory=list[OutputPiece])
     token_ids: list[int] = field(default_factory=list[int])
     deltas: list[OutputDelta] = field(default_factory=list[OutputDelta])
     finish_reason: str | None = None
@@ -134,6 +161,7 @@ class ChatBody:
         self._head = head
         self._shape = shape
         self._choices = [_Choice() for _ in range(shape.n)]
+        self._readers = shape.readers(head.id)
         self._prompt = AcceptedPrompt(())
         self._scores: Sequence[TokenLogprobs | None] | None = None
 
@@ -151,12 +179,16 @@ class ChatBody:
     def put(self, prompt_index: int, delta: OutputDelta) -> bytes:
         """Collect a delta."""
         choice = self._choices[delta.index]
-        choice.texts.append(delta.text)
+        if self._readers:
+            reader = self._readers[delta.index]
+            choice.pieces += reader.put(delta)
+            choice.finish_reason, choice.stop_reason = reader.finish
+        else:
+            choice.pieces.append(Content(delta.text))
+            choice.finish_reason, choice.stop_reason = wire_finish(delta)
         choice.token_ids.extend(delta.token_ids)
         if self._shape.logprobs:
             choice.deltas.append(delta)
-        if delta.finish_reason is not None:
-            choice.finish_reason, choice.stop_reason = wire_finish(delta)
         return b""
 
     def finish(self, usages: Sequence[Usage]) -> bytes:
@@ -167,7 +199,7 @@ class ChatBody:
             "created": self._head.created,
             "model": self._head.model,
             "choices": [self._choice(i, choice) for i, choice in enumerate(self._choices)],
-            "usage": wire_usage(usages),
+            "usage": wire_usage(usages, _reasoning_tokens(self._shape, self._readers)),
             "service_tier": None,
             "system_fingerprint": None,
         }
@@ -178,12 +210,15 @@ class ChatBody:
         return sse.dump(body)
 
     def _choice(self, index: int, choice: _Choice) -> dict[str, object]:
+        fields = message_fields(choice.pieces, stream=False)
+        content = self._shape.echo + str(fields.pop("content", ""))
         out: dict[str, object] = {
             "index": index,
             "message": {
                 "role": "assistant",
-                "content": self._shape.echo + "".join(choice.texts),
+                "content": None if fields and not content else content,
                 "refusal": None,
+                **fields,
             },
             "logprobs": self._logprobs(choice) if self._shape.logprobs else None,
             "finish_reason": choice.finish_reason,

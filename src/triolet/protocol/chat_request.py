@@ -13,6 +13,9 @@ from triolet.protocol.converter import structure
 from triolet.protocol.fields import CHAT_NOT_BUILT, Range, refuse_not_built, unknown_fields
 from triolet.protocol.generation_request import GenerationFields
 from triolet.protocol.json_body import clip, json_type
+from triolet.protocol.tools import NamedToolChoice, Tool, ToolChoiceMode, ToolUse, tool_use
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 MESSAGES_MAX = 8192
 """More turns than any context holds; bounds the work before tokenizing."""
@@ -73,6 +76,20 @@ class ChatCompletionRequest(GenerationFields):
     continue_final_message: bool = False
     chat_template_kwargs: Mapping[str, object] | None = None
     documents: tuple[Mapping[str, object], ...] | None = None
+    tools: tuple[Tool, ...] | None = None
+    tool_choice: ToolChoiceMode | NamedToolChoice | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool = True
+
+    @property
+    def tool_use(self) -> ToolUse:
+        """Its tools and what the model may do with them.
+
+        Raises:
+            InvalidRequest: They do not fit.
+        """
+        return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls)
 
     @property
     def template_messages(self) -> tuple[dict[str, object], ...]:
@@ -93,11 +110,16 @@ def parse_chat_request(
     """
     refuse_not_built(body, CHAT_NOT_BUILT)
     request = structure(body, ChatCompletionRequest)
-    _check(request)
+    check_chat(request)
     return request, unknown_fields(body, ChatCompletionRequest, CHAT_NOT_BUILT)
 
 
-def _check(request: ChatCompletionRequest) -> None:
+def check_chat(request: ChatCompletionRequest) -> None:
+    """Rules between the fields of a chat.
+
+    Raises:
+        InvalidRequest: One is broken.
+    """
     if not request.messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     if len(request.messages) > MESSAGES_MAX:
@@ -115,6 +137,20 @@ def _check(request: ChatCompletionRequest) -> None:
             param="continue_final_message",
         )
     _check_template_kwargs(request.chat_template_kwargs or {})
+    _check_tools(request)
+
+
+def _check_tools(request: ChatCompletionRequest) -> None:
+    if not request.tool_use.must_call:
+        return
+    if request.structured_outputs is not None or (
+        request.response_format is not None and request.response_format.type != "text"
+    ):
+        raise InvalidRequest(
+            "tool_choice demands a call, so the text of the answer cannot be constrained too; "
+            "leave response_format and structured_outputs out, or let tool_choice be 'auto'",
+            param="tool_choice",
+        )
 
 
 def _check_template_kwargs(kwargs: Mapping[str, object]) -> None:

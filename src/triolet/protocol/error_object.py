@@ -53,5 +53,10 @@ def error_event(error: TrioletError) -> bytes:
     return sse.event(value) + sse.DONE
 
 
+def cut_message(text: str) -> str:
+    """A message that is short enough for a body."""
+    return _cut(text, MESSAGE_CHARS_MAX)
+
+
 def _cut(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[: chars_max - 3]}..."

@@ -47,7 +47,7 @@ class NotBuilt:
     neutral: tuple[object, ...] = ()
 
 
-_TOOLS = "tool calling is not built yet"
+_FUNCTIONS = "use tools and tool_choice, which replaced it"
 _BEAM = "beam search is not offered over HTTP"
 _MEDIA = "only text goes in and out"
 
@@ -59,7 +59,7 @@ SHARED_NOT_BUILT: Mapping[str, NotBuilt] = {
     "prompt_embeds": NotBuilt("send text or token ids"),
     "spaces_between_special_tokens": NotBuilt("special tokens are joined as they are", (True,)),
     "return_tokens_as_token_ids": NotBuilt("use return_token_ids", (False,)),
-    "thinking_token_budget": NotBuilt("reasoning models are not built yet", (-1,)),
+    "thinking_token_budget": NotBuilt("use max_tokens", (-1,)),
     "repetition_detection": NotBuilt("use frequency_penalty"),
     "kv_transfer_params": NotBuilt("KV blocks are not moved between servers"),
     "vllm_xargs": NotBuilt("extra arguments have no receiver here", ({},)),
@@ -68,12 +68,8 @@ SHARED_NOT_BUILT: Mapping[str, NotBuilt] = {
 
 CHAT_NOT_BUILT: Mapping[str, NotBuilt] = {
     **SHARED_NOT_BUILT,
-    "tools": NotBuilt(_TOOLS),
-    "tool_choice": NotBuilt(_TOOLS, ("none",)),
-    "parallel_tool_calls": NotBuilt(_TOOLS, (True, False)),
-    "functions": NotBuilt(_TOOLS),
-    "function_call": NotBuilt(_TOOLS, ("none",)),
-    "reasoning_effort": NotBuilt("use chat_template_kwargs if the template has a switch"),
+    "functions": NotBuilt(_FUNCTIONS),
+    "function_call": NotBuilt(_FUNCTIONS, ("none",)),
     "verbosity": NotBuilt("say it in the prompt", ("medium",)),
     "audio": NotBuilt(_MEDIA),
     "modalities": NotBuilt(_MEDIA, (["text"],)),

@@ -16,6 +16,11 @@ def event(value: object) -> bytes:
     return b"data: " + dump(value) + b"\n\n"
 
 
+def named_event(name: str, value: object) -> bytes:
+    """One event with a name, as Anthropic's and the Responses API's clients read them."""
+    return b"event: " + name.encode() + b"\ndata: " + dump(value) + b"\n\n"
+
+
 def dump(value: object) -> bytes:
     """JSON bytes of a value. Cannot fail on text: lone surrogates become U+FFFD or "?".
 

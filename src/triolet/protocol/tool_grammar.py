@@ -41,6 +41,7 @@ def call_grammar(
     marker: Marker = quoted,
     reasoning: ReasoningMarks | None = None,
     reasoning_open: bool = False,
+    otherwise: StructuredOutputs | None = None,
 ) -> StructuredOutputs:
     """A grammar whose sentences are calls of these tools, after reasoning if there is any.
 
@@ -51,6 +52,10 @@ def call_grammar(
         marker: How to write a marker.
         reasoning: Marks of the model's reasoning.
         reasoning_open: The prompt ends inside of reasoning.
+        otherwise: What an answer without a call must follow, if there may be one.
+
+    Raises:
+        InvalidRequest: `otherwise` is a grammar of the client's own.
     """
     spelling = _SPELLINGS[call_format]
     lines = [f"tool_{i}: {_call(spelling, tool, marker)}" for i, tool in enumerate(tools)]
@@ -59,6 +64,9 @@ def call_grammar(
     if parallel:
         body += f" ({quoted(spelling.separator)} call){{0,{CALLS_MAX - 1}}}"
     body = _join(_terms(spelling.opening, marker), body, _terms(spelling.closing, marker))
+    if otherwise is not None:
+        body = f"({body} | answer)"
+        lines.append(f"answer: {_term(otherwise)}")
     start, rules = _after_reasoning(body, marker, reasoning, reasoning_open=reasoning_open)
     return StructuredOutputs(grammar="\n".join([start, *rules, *lines]) + "\n")
 
@@ -75,17 +83,17 @@ def grammar_after_reasoning(
     Raises:
         InvalidRequest: The constraint is a grammar of the client's own.
     """
-    if structured.grammar is not None:
-        raise InvalidRequest(
-            "structured_outputs.grammar must describe this model's reasoning too, which comes "
-            "first; switch it off, or use json or regex",
-            param="structured_outputs.grammar",
-        )
     start, rules = _after_reasoning("answer", marker, reasoning, reasoning_open=reasoning_open)
     return StructuredOutputs(grammar="\n".join([start, *rules, f"answer: {_term(structured)}"]))
 
 
 def _term(structured: StructuredOutputs) -> str:
+    if structured.grammar is not None:
+        raise InvalidRequest(
+            "structured_outputs.grammar cannot be combined with tools or with a model that "
+            "reasons: use json or regex, or leave the tools out",
+            param="structured_outputs.grammar",
+        )
     if structured.choice is not None:
         return " | ".join(map(quoted, structured.choice))
     if structured.regex is not None:

@@ -13,6 +13,7 @@ from triolet.engine.client import EngineClient, Health
 from triolet.engine.offload import Offload
 from triolet.errors import EngineDead, NotServing
 from triolet.protocol.json_body import parse_object
+from triolet.server.api.dialect import ModelDialect
 from triolet.server.api.error_response import Response
 from triolet.server.api.exchange import Exchange
 from triolet.server.api.gate import Caller
@@ -38,6 +39,7 @@ class Services:
         created: Unix time in seconds when the server was made.
         clock: Unix time in seconds.
         tree: More for `/debug/tree`, from the server that owns the sockets.
+        dialect: How the model writes, once it is known.
     """
 
     config: ServerConfig
@@ -48,6 +50,7 @@ class Services:
     engine: EngineClient | None = None
     draining: bool = False
     tree: Callable[[], Mapping[str, object]] | None = None
+    dialect: ModelDialect | None = None
 
     def health(self) -> Health:
         """State of the server as a whole."""

@@ -1,0 +1,183 @@
+"""A chat request to what the engine runs, for every protocol that asks for one.
+
+Everything that depends on the model's own way of writing is decided here: how tools get into
+the prompt, what grammar forces a call, and how the outputs are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import attrs
+
+from triolet.engine.client import EngineClient, Prompt, PromptOptions
+from triolet.protocol.chat_request import ChatCompletionRequest
+from triolet.protocol.output_reader import Reading
+from triolet.protocol.parsers.formats import FORMATS
+from triolet.protocol.parsers.output_parser import ParserSettings
+from triolet.protocol.tool_grammar import call_grammar, forced_format, grammar_after_reasoning
+from triolet.protocol.tool_prompt import with_calls_written, with_tools_stated
+from triolet.protocol.tools import ToolUse
+from triolet.sampling_params import SamplingParams, StructuredOutputs
+from triolet.server.api.call import Call
+from triolet.server.api.dialect import ModelDialect, model_dialect
+
+
+@attrs.frozen
+class ChatPlan:
+    """What a chat request comes to.
+
+    Attributes:
+        prompt: Messages for the engine to render, or their ids.
+        options: How to render them.
+        sampling: With the grammar that a forced call needs.
+        reading: How outputs are read; None leaves their text alone.
+        ignored: Fields that have no effect with this model.
+    """
+
+    prompt: Prompt
+    options: PromptOptions
+    sampling: SamplingParams
+    reading: Reading | None
+    ignored: tuple[str, ...] = ()
+
+
+async def dialect_of_model(call: Call, engine: EngineClient) -> ModelDialect:
+    """The model's dialect, found out at the first request. A checkpoint the first time."""
+    services = call.services
+    if services.dialect is None:
+        find = partial(model_dialect, engine.tokenizer, services.config)
+        services.dialect = await services.offload.run(find)
+    return services.dialect
+
+
+async def chat_plan(
+    call: Call, engine: EngineClient, request: ChatCompletionRequest, sampling: SamplingParams
+) -> ChatPlan:
+    """Decide how a chat is run and read. A checkpoint.
+
+    Raises:
+        InvalidRequest: The template refuses the chat, or a constraint cannot be combined.
+    """
+    dialect = await dialect_of_model(call, engine)
+    tools = request.tool_use
+    kwargs, ignored = _template_kwargs(request, dialect)
+    prompt, options, is_open = await _prompt(engine, request, tools, kwargs, dialect)
+    own = dialect.dialect
+    if not tools.tools and own.reasoning is None:
+        return ChatPlan(prompt, options, sampling, None, ignored)
+    call_format = forced_format(own.call_format) if tools.must_call else own.call_format
+    parser = ParserSettings(
+        reasoning=own.reasoning,
+        reasoning_open=is_open,
+        calls=FORMATS[call_format] if tools.tools else None,
+        tools=tools.schemas,
+        parallel=tools.parallel,
+    )
+    reading = Reading(
+        parser=parser,
+        named=tools.only is not None,
+        include_reasoning=request.include_reasoning,
+        reasoning_end_id=(
+            None if own.reasoning is None else dialect.marker_ids.get(own.reasoning.end)
+        ),
+        short_ids=own.call_format == "mistral",
+    )
+    structured = _constraint(sampling.structured_outputs, tools, dialect, parser, call_format)
+    return ChatPlan(
+        prompt,
+        options,
+        attrs.evolve(
+            sampling,
+            structured_outputs=structured,
+            skip_special_tokens=sampling.skip_special_tokens and not _is_special(parser, dialect),
+        ),
+        reading,
+        ignored,
+    )
+
+
+async def _prompt(
+    engine: EngineClient,
+    request: ChatCompletionRequest,
+    tools: ToolUse,
+    kwargs: Mapping[str, object],
+    dialect: ModelDialect,
+) -> tuple[Prompt, PromptOptions, bool]:
+    """The prompt, how to render it, and whether it ends inside of reasoning."""
+    own = dialect.dialect
+    messages = request.template_messages
+    if not own.writes_calls:
+        messages = with_calls_written(messages)
+    if not own.states_tools:
+        messages = with_tools_stated(messages, tools.tools)
+    options = PromptOptions(
+        tools=tools.for_template if own.states_tools else None,
+        documents=request.documents,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        template_kwargs=kwargs or None,
+    )
+    if own.reasoning is None:
+        return messages, options, False
+    # Only its end tells whether it ends inside of reasoning, and grammars depend on that.
+    token_ids = await engine.tokenize(messages, options)
+    return token_ids, PromptOptions(), dialect.reasoning_open(engine.tokenizer, token_ids)
+
+
+def _template_kwargs(
+    request: ChatCompletionRequest, dialect: ModelDialect
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Switches of the template, `reasoning_effort` among them if it has one for it."""
+    kwargs = dict(request.chat_template_kwargs or {})
+    effort = request.reasoning_effort
+    if effort is None:
+        return kwargs, ()
+    own = dialect.dialect
+    if own.has_effort_switch:
+        kwargs.setdefault("reasoning_effort", effort)
+    elif own.has_thinking_switch:
+        kwargs.setdefault("enable_thinking", effort != "none")
+    else:
+        return kwargs, ("reasoning_effort",)
+    return kwargs, ()
+
+
+def _constraint(
+    structured: StructuredOutputs | None,
+    tools: ToolUse,
+    dialect: ModelDialect,
+    parser: ParserSettings,
+    call_format: str,
+) -> StructuredOutputs | None:
+    """What the whole text of the answer must follow, reasoning and calls included."""
+    forced = tools.must_call
+    if forced or (tools.tools and structured is not None):
+        return call_grammar(
+            forced_format(call_format),
+            tools.callable_tools,
+            parallel=tools.parallel,
+            marker=dialect.marker,
+            reasoning=parser.reasoning,
+            reasoning_open=parser.reasoning_open,
+            otherwise=None if forced else structured,
+        )
+    if structured is not None and parser.reasoning is not None:
+        return grammar_after_reasoning(
+            structured,
+            parser.reasoning,
+            reasoning_open=parser.reasoning_open,
+            marker=dialect.marker,
+        )
+    return structured
+
+
+def _is_special(parser: ParserSettings, dialect: ModelDialect) -> bool:
+    """Whether a marker is a special token, so that special tokens must stay in the text."""
+    markers: set[str] = set()
+    if parser.reasoning is not None:
+        markers |= {parser.reasoning.begin, parser.reasoning.end}
+    if parser.calls is not None:
+        markers |= set(parser.calls.BEGINS)
+    return bool(markers & dialect.special)

@@ -1,0 +1,100 @@
+"""Steps that every generating route takes: check, name, run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from triolet.engine.client import EngineClient, Prompt, PromptOptions
+from triolet.errors import ModelNotFound
+from triolet.protocol.answer import Answer, AnswerHead
+from triolet.protocol.fields import ignored_header
+from triolet.protocol.generation_request import GenerationFields
+from triolet.protocol.json_body import clip
+from triolet.protocol.sampling import check_common
+from triolet.sampling_params import SamplingParams
+from triolet.server.api.call import Call
+from triolet.server.api.error_response import Response
+from triolet.server.api.generation import Job, answer_events, answer_whole
+
+
+def check_fields(call: Call, request: GenerationFields) -> None:
+    """Check what is neither sampling nor the prompt.
+
+    Raises:
+        InvalidRequest: A rule between fields is broken.
+        ModelNotFound: The request is for another model.
+    """
+    check_common(request)
+    check_model(call, request.model)
+
+
+def check_model(call: Call, model: str | None) -> None:
+    """Refuse a model that is not served.
+
+    Raises:
+        ModelNotFound: It is not.
+    """
+    names = call.services.model_names()
+    if model is not None and model not in names:
+        raise ModelNotFound(
+            f"the model {clip(model)} is not served; served: {', '.join(names)}",
+            param="model",
+        )
+
+
+def report_ignored(call: Call, ignored: tuple[str, ...]) -> None:
+    """List fields without effect in `X-Triolet-Ignored`."""
+    if ignored:
+        value = ignored_header(ignored).encode("ascii")
+        call.exchange.common_headers.append((b"x-triolet-ignored", value))
+
+
+def defaults(engine: EngineClient) -> Mapping[str, object]:
+    """Sampling defaults of the model, unless the operator switched them off."""
+    return {} if engine.config.model.generation_config == "none" else engine.facts.generation
+
+
+def answer_head(call: Call, prefix: str) -> AnswerHead:
+    """What every part of the answer repeats; its id is the request's with a prefix."""
+    services = call.services
+    return AnswerHead(
+        id=f"{prefix}-{call.request_id}",
+        created=int(services.clock()),
+        model=services.model_names()[0],
+    )
+
+
+def request_job(
+    call: Call,
+    request: GenerationFields,
+    prompts: tuple[Prompt, ...],
+    options: PromptOptions,
+    sampling: SamplingParams,
+) -> Job:
+    """What the engine is asked for."""
+    return Job(
+        prompts=prompts,
+        options=options,
+        sampling=sampling,
+        deadline_s=None if request.deadline_ms is None else request.deadline_ms / 1000,
+        priority=request.priority,
+        cache_salt=call.caller.cache_salt(request.cache_salt),
+        tenant=call.caller.tenant,
+        label=request.request_id or call.label,
+    )
+
+
+async def run_job(
+    call: Call, engine: EngineClient, job: Job, answer: Answer, *, stream: bool
+) -> Response | None:
+    """Run a job and answer, whole or as a stream. A checkpoint.
+
+    Raises:
+        TrioletError: It was not admitted, or failed.
+    """
+    offload = call.services.offload
+    if not stream:
+        return await answer_whole(engine, offload, job, answer)
+    writer = call.open_events(engine.config.scheduler.stream_buffer_bytes)
+    await answer_events(engine, offload, job, answer, call.exchange, writer)
+    return None
