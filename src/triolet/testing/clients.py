@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,8 +12,9 @@ from triolet.engine.engine import Engine
 from triolet.engine.stream import RequestStream
 from triolet.errors import EngineDead, Rejected, RequestFailed, TrioletError
 from triolet.output import OutputDelta, TokenLogprobs, Usage
-from triolet.request import FinishReason, RequestId
+from triolet.request import FinishReason
 from triolet.sampling_params import OutputKind
+from triolet.testing.http_client import StreamBroken, ask_over_http
 from triolet.testing.workloads import ClientPlan
 
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ class SimulatedClient:
     Attributes:
         plan: What it does.
         label: Its name in the engine.
-        request_id: The engine's name for its request, once that is known.
         outputs: What it got, per output.
         usage: What it was told at the end.
         error: What it was told instead.
@@ -72,12 +73,13 @@ class SimulatedClient:
         arrived_at: When it came, in seconds of the run.
         ended_at: When it was gone.
         ends_seen: Calls of `finish` and `fail` of its own sink.
+        is_entering: Whether it waits to be admitted.
+        is_streaming: Whether it was admitted.
     """
 
     def __init__(self, plan: ClientPlan, world: World) -> None:
         self.plan = plan
         self.label = f"client-{plan.number}"
-        self.request_id: RequestId | None = None
         self.outputs: dict[int, ReceivedOutput] = {}
         self.usage: Usage | None = None
         self.error: TrioletError | None = None
@@ -87,9 +89,10 @@ class SimulatedClient:
         self.ended_at: float | None = None
         self.ends_seen = 0
         self.is_entering = False
-        self.stream: RequestStream | None = None
+        self.is_streaming = False
         self._world = world
         self._scope = trio.CancelScope()
+        self._disconnect: Callable[[], None] | None = None
 
     @property
     def number(self) -> int:
@@ -104,7 +107,10 @@ class SimulatedClient:
     def leave(self, why: str) -> None:
         """Make it leave: its scope is cancelled."""
         self.told = why
-        self._scope.cancel(reason="client disconnected")
+        if self._disconnect is not None:
+            self._disconnect()
+        else:
+            self._scope.cancel(reason="client disconnected")
 
     async def run(self) -> None:
         """Come, ask, read, go. Returns when it is gone, whatever happened."""
@@ -123,17 +129,24 @@ class SimulatedClient:
         world.count(f"end {self.end}")
 
     async def _visit(self, engine: Engine) -> None:
+        world_http = self._world.http
         with self._scope as scope:
             if self.plan.leaves_after_s is not None:
                 scope.deadline = trio.current_time() + self.plan.leaves_after_s
             try:
-                await self._ask(engine)
+                if self.plan.via == "http":
+                    assert world_http is not None
+                    await ask_over_http(self, world_http)
+                else:
+                    await self._ask(engine)
             except Rejected as error:
                 self.end, self.error = "refused", error
             except RequestFailed as error:
                 self.end, self.error = "failed", error
             except EngineDead as error:
                 self.end, self.error = "dead", error
+            except StreamBroken as error:
+                self.end, self.error = "broken", error
         if scope.cancelled_caught:
             self.end = "left"
 
@@ -152,9 +165,7 @@ class SimulatedClient:
                 prefix=plan.prefix,
                 sink=_ClientSink(self) if plan.has_sink else None,
             ) as stream:
-                self.is_entering = False
-                self.stream = stream
-                self.request_id = stream.request_id
+                self.is_entering, self.is_streaming = False, True
                 await self._consume(stream)
         finally:
             self.is_entering = False
@@ -180,6 +191,10 @@ class SimulatedClient:
                 await trio.sleep(plan.read_delay_s)
         self.usage = stream.usage
         self.end = "finished"
+
+    def disconnect_with(self, disconnect: Callable[[], None]) -> None:
+        """From now on, leaving means this: the connection is closed, as a real client does."""
+        self._disconnect = disconnect
 
     def take(self, delta: OutputDelta) -> None:
         """Take a piece of an output."""

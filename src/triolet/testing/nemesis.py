@@ -147,9 +147,9 @@ class Nemesis:
         assert world.engine is not None
         live = [entry for entry in world.insides.registry if not entry.state.is_final]
         if live:
-            request_id = self._rng.choice(live).request_id
-            world.excuses.cancelled_ids.add(request_id)
-            await world.engine.cancel(request_id)
+            entry = self._rng.choice(live)
+            world.excuses.cancelled_labels.add(entry.request.label)
+            await world.engine.cancel(entry.request_id)
             self._tell(f.CancelById())
 
     async def _drain(self, grace_s: float) -> None:

@@ -37,6 +37,9 @@ from triolet.config import EngineConfig
 from triolet.errors import ConfigError, TrioletError
 from triolet.testing.faults import FAULT_CLASSES, Fault, IntSpan, Span
 
+NOT_OVER_HTTP = ("keep_one", "logprobs", "resumes", "cumulative", "sinks", "broken_sinks")
+"""Shares that a workload of HTTP clients cannot have."""
+
 
 @attrs.frozen(kw_only=True)
 class Workload:
@@ -46,7 +49,8 @@ class Workload:
         clients: How many.
         starts_s: When the first may come.
         over_s: They arrive evenly at random over this time; 0 is a burst.
-        via: "library" calls `generate`, "http" posts to the API in memory.
+        via: "library" calls `generate`, "http" posts to the API, in memory.
+        streams: Share of HTTP clients that stream their answer.
         prompt_tokens: Shortest and longest prompt.
         shared_prefix_tokens: Tokens that all prompts begin with.
         text_prompts: Share that sends text, which has to be tokenized first.
@@ -79,6 +83,7 @@ class Workload:
     starts_s: float = 0.0
     over_s: float = 0.2
     via: Literal["library", "http"] = "library"
+    streams: float = 0.7
     prompt_tokens: IntSpan = (1, 40)
     shared_prefix_tokens: int = 0
     text_prompts: float = 0.0
@@ -105,6 +110,15 @@ class Workload:
     row_errors: float = 0.0
     priorities: IntSpan = (0, 0)
     salts: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if self.via == "http":
+            for name in NOT_OVER_HTTP:
+                if getattr(self, name):
+                    raise ConfigError(
+                        f'a workload via "http" cannot have {name}: the API has no field for it',
+                        param=name,
+                    )
 
 
 @attrs.frozen(kw_only=True)

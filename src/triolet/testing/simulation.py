@@ -25,6 +25,7 @@ from triolet.errors import ConfigError, TrioletError
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.runner.backend import Progress
+from triolet.server.api.app import Api
 from triolet.testing.checks import (
     CHECKS,
     END_CHECKS,
@@ -38,6 +39,7 @@ from triolet.testing.clients import SimulatedClient
 from triolet.testing.determinism import deterministic_schedule
 from triolet.testing.engines import fake_parts
 from triolet.testing.fake_runner import FakeRunner, fake_facts
+from triolet.testing.http import AsgiClient
 from triolet.testing.nemesis import InjectedStepError, Nemesis
 from triolet.testing.scenario import Scenario
 from triolet.testing.simulated_offload import SimulatedOffload
@@ -232,6 +234,8 @@ class _Play:
                 async with open_engine_from_parts(world.config, parts) as engine:
                     world.engine = engine
                     world.max_model_len = engine.max_model_len
+                    api = Api(engine, offload=parts.offload, clock=trio.current_time)
+                    world.http = AsgiClient(api)
                     world.open_time = trio.current_time()
                     world.opened.set()
                     async with trio.open_nursery() as nursery:

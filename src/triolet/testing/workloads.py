@@ -39,6 +39,7 @@ class ClientPlan:
         number: Its name.
         arrives_s: When, after the engine has opened.
         via: "library" or "http".
+        streams: Whether an HTTP client streams its answer.
         prompt: Token ids.
         is_text: Whether the prompt is sent as text.
         sampling: Of the request; the seed is set.
@@ -57,6 +58,7 @@ class ClientPlan:
     number: int
     arrives_s: float
     via: str
+    streams: bool
     prompt: tuple[int, ...]
     is_text: bool
     sampling: SamplingParams
@@ -196,6 +198,7 @@ def _draw_plan(
         number=number,
         arrives_s=workload.starts_s + rng.random() * workload.over_s,
         via=workload.via,
+        streams=workload.via == "http" and chance(workload.streams),
         prompt=tuple(prompt),
         is_text=chance(workload.text_prompts),
         sampling=sampling,
@@ -224,6 +227,8 @@ def _draw_prefix(rng: random.Random, scenario: Scenario, plan: ClientPlan) -> tu
 
 def _draw_timeouts(rng: random.Random, workload: Workload) -> Timeouts:
     seconds = _draw(rng, workload.deadline_s)
+    if workload.via == "http":  # whole milliseconds of the whole request, on the wire
+        return Timeouts(total=max(1, round(seconds * 1000)) / 1000)
     return rng.choice(
         [Timeouts(total=seconds), Timeouts(queue=seconds), Timeouts(first_token=seconds)]
     )

@@ -15,8 +15,8 @@ from triolet.config import EngineConfig
 from triolet.engine.engine import Engine
 from triolet.engine.insides import EngineInsides
 from triolet.errors import TrioletError
-from triolet.request import RequestId
 from triolet.scheduler.scheduler import Scheduler
+from triolet.testing.http import AsgiClient
 from triolet.testing.scenario import Scenario
 from triolet.testing.simulated_transport import SimulatedTransport
 from triolet.testing.trace import Trace
@@ -65,7 +65,7 @@ class Excuses:
         service_cancelled: The scope around the engine was cancelled.
         load_failed: Loading was made to fail.
         clock_jumped: Time was not what it seemed.
-        cancelled_ids: Requests that were cancelled by id.
+        cancelled_labels: Clients whose request was cancelled by id.
     """
 
     actors_crashed: list[str] = attrs.field(factory=list[str])
@@ -74,7 +74,7 @@ class Excuses:
     service_cancelled: bool = False
     load_failed: bool = False
     clock_jumped: bool = False
-    cancelled_ids: set[RequestId] = attrs.field(factory=set[RequestId])
+    cancelled_labels: set[str | None] = attrs.field(factory=set["str | None"])
 
 
 @attrs.define(eq=False)
@@ -100,6 +100,7 @@ class World:
         engine: The engine, while it is open.
         insides: Its parts.
         transport: Its worker.
+        http: A client of the API over it, in memory.
         start_time: When the run began, on trio's clock.
         open_time: When the engine had opened, on trio's clock.
         tick: Scheduler ticks so far.
@@ -124,6 +125,7 @@ class World:
     engine: Engine | None = None
     insides: EngineInsides | None = None
     transport: SimulatedTransport | None = None
+    http: AsgiClient | None = None
     start_time: float = 0.0
     open_time: float = 0.0
     tick: int = 0
@@ -173,7 +175,7 @@ class World:
         """Where a client's request is, finer than its state: what the scheduler makes of it."""
         entry = self.entry_of(client)
         if entry is None:
-            if client.stream is not None:
+            if client.is_streaming:
                 return "ended"
             return RequestState.RESERVED.value if client.is_entering else UNSTARTED
         if entry.state in (RequestState.QUEUED, RequestState.RUNNING) and self.scheduler:
