@@ -281,10 +281,18 @@ class NativeOps:
             )
         word, heads, dim = self._word, spec.num_kv_heads, spec.head_dim
         return NativeKVCache(
-            torch.empty((num_blocks, heads, dim // word, block_size, word), dtype=self.dtype),
-            torch.empty((num_blocks, heads, block_size // word, dim, word), dtype=self.dtype),
+            self._allocate(num_blocks, heads, dim // word, block_size, word),
+            self._allocate(num_blocks, heads, block_size // word, dim, word),
             block_size,
         )
+
+    def _allocate(self, *shape: int) -> Tensor:
+        """Memory, not touched yet; on large pages, for blocks lie anywhere in it."""
+        from triolet_kernels._native import advise_huge_pages
+
+        memory = torch.empty(shape, dtype=self.dtype)
+        advise_huge_pages(memory.data_ptr(), memory.numel() * memory.element_size())
+        return memory
 
     def kv_bytes_per_block(self, block_size: int, spec: AttentionSpec) -> int:
         """See `Ops.kv_bytes_per_block`."""

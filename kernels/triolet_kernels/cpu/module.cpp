@@ -207,6 +207,8 @@ NB_MODULE(_native, m) {
           "code"_a, "n"_a, "k"_a);
     m.def("scale_bytes", [](int format, int64_t n, int64_t k) { return scale_bytes(static_cast<WeightFormat>(format), n, k); },
           "code"_a, "n"_a, "k"_a);
+    m.def("advise_huge_pages", [](Address memory, int64_t bytes) { advise_huge_pages(at<void>(memory), bytes); },
+          "memory"_a, "num_bytes"_a);
     using Unlocked = nb::call_guard<nb::gil_scoped_release>;
     nb::class_<Kernels>(m, "Kernels")
         .def(nb::init<const std::string&, int>(), "isa"_a, "num_threads"_a)

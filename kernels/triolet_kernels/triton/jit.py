@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import triton
+import triton.language as tl
 
-Value: TypeAlias = Any
-"""A pointer, a number or a tile in device code: what Triton makes of it no checker follows."""
-
-i32: TypeAlias = Any  # noqa: PYI042  # Triton knows it by this name
-"""A parameter of a kernel that Triton takes as int32 (by this name), whatever number comes:
-without it, 1 would be compiled in as a constant."""
-
-fp32: TypeAlias = Any  # noqa: PYI042  # Triton knows it by this name
-"""The same, float32."""
+if TYPE_CHECKING:
+    Value: TypeAlias = Any
+    """A pointer, a number or a tile in device code: what Triton makes of it no checker follows."""
+    i32: TypeAlias = Any  # noqa: PYI042  # Triton knows it by this name
+    """A parameter that Triton takes as int32 (by this name), whatever number comes: without it,
+    1 would be compiled in as a constant."""
+    fp32: TypeAlias = Any  # noqa: PYI042  # Triton knows it by this name
+    """The same, float32."""
+else:  # Triton looks annotations up, and accepts what is its own
+    Value, i32, fp32 = tl.tensor, tl.int32, tl.float32
 
 
 class Kernel(Protocol):

@@ -99,9 +99,9 @@ def chip_of(capability: Capability) -> Capability:
 
 
 def warps_for_row(width: int) -> int:
-    """Warps for a program that holds one row: 16 to 32 elements a thread, at least one warp."""
+    """Warps for a program that holds one row: 8 elements a thread where 16 warps are enough."""
     warps = 1
-    while warps < 16 and warps * 32 * 16 < width:
+    while warps < 16 and warps * 32 * 8 < width:
         warps *= 2
     return warps
 

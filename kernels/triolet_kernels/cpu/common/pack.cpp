@@ -113,19 +113,6 @@ void pack_quantized(ThreadPool& pool, WeightFormat format, const T* weight, int6
     });
 }
 
-// Large weights on large pages: one TLB entry instead of 512. Only a hint.
-void advise_huge_pages(void* memory, int64_t bytes) {
-#if defined(__linux__)
-    constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;
-    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#else
-    (void)memory;
-    (void)bytes;
-#endif
-}
-
 }  // namespace
 
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k) {
@@ -144,6 +131,18 @@ int64_t scale_bytes(WeightFormat format, int64_t n, int64_t k) {
     if (format == WeightFormat::kW4A8)
         return columns * padded_k(format, k) / kGroup * static_cast<int64_t>(sizeof(bf16));
     return 0;
+}
+
+void advise_huge_pages(void* memory, int64_t bytes) {
+#if defined(__linux__)
+    constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+    (void)memory;
+    (void)bytes;
+#endif
 }
 
 void pack_weight(ThreadPool& pool, WeightFormat format, const void* weight, DType dtype, int64_t n, int64_t k,

@@ -20,6 +20,10 @@ enum class WeightFormat : int { kFloat32 = 0, kBfloat16 = 1, kW8A8 = 2, kW4A8 = 
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k);
 int64_t scale_bytes(WeightFormat format, int64_t n, int64_t k);
 
+// Asks for large pages under memory that has not been touched: one TLB entry instead of 512. Only
+// a hint.
+void advise_huge_pages(void* memory, int64_t bytes);
+
 // Packs row-major `weight` [n, k] of type `dtype`. float32 and bf16 must be the dtype of the
 // weight; the quantized formats take either. `sums` [n padded to 64] is written for w8a8 only.
 void pack_weight(ThreadPool& pool, WeightFormat format, const void* weight, DType dtype, int64_t n, int64_t k,

@@ -4,12 +4,9 @@
 // memory, so the compiler may move a store past the load that needs it.
 #pragma once
 
-#include "isa/simd.h"
+#include "isa/tile_pieces.h"
 
 namespace triolet::TRIOLET_ISA {
-
-inline constexpr int kTileRows = 16;
-inline constexpr int kTileBytes = 64;  // of one row
 
 // Configures all eight tiles of this thread as 16 x 64 bytes, and releases them at the end. A tile
 // with fewer rows would be no faster (16 cycles either way), so rows are padded instead.
@@ -57,132 +54,130 @@ TRIOLET_INLINE void tile_dot_u8s8() {
     asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
 }
 
-// One product of tiles: a and c have rows of 16, b is a packed panel (see panel.h; here a word is
-// four bytes, so 16 words are the 64 bytes of a tile row). Strides in bytes; `steps` of 64 bytes
-// of a. Dot::run<c, a, b> is the instruction.
+// c (+)= a b on tiles. Rows of a and c exist up to a multiple of 16; strides are in bytes. Dot says
+// which instruction: Dot::run<c, a, b>().
+template <class Dot, class Tiles>
 struct TileProduct {
     const char* a;
     int64_t a_stride;
-    const char* b;
-    int64_t b_stride;
-    int64_t steps;
+    Tiles b;
     char* c;
     int64_t c_stride;
     bool accumulate;
-    bool prefetch;
+    bool prefetch;  // b comes from memory: fetch ahead of its first use
 
-    TRIOLET_INLINE const char* a_tile(int64_t step, int row_tile) const {
-        return a + row_tile * kTileRows * a_stride + step * kTileBytes;
-    }
-    TRIOLET_INLINE const char* b_tile(int64_t step, int group) const {
-        return b + step * kTileRows * b_stride + group * kTileBytes;
-    }
-    TRIOLET_INLINE char* c_tile(int row_tile, int group) const {
-        return c + row_tile * kTileRows * c_stride + group * kTileBytes;
-    }
+    TRIOLET_INLINE const char* a_tile(int64_t row, int64_t step) const { return a + row * a_stride + step * kTileBytes; }
+    TRIOLET_INLINE char* c_tile(int64_t row, int64_t group) const { return c + row * c_stride + group * kTileBytes; }
+
     template <int kTile>
-    TRIOLET_INLINE void begin(int row_tile, int group) const {
-        if (accumulate)
-            tile_load<kTile>(c_tile(row_tile, group), c_stride);
+    TRIOLET_INLINE void begin(int64_t row, int64_t group, bool add) const {
+        if (add)
+            tile_load<kTile>(c_tile(row, group), c_stride);
         else
             tile_zero<kTile>();
     }
-    TRIOLET_INLINE void prefetch_step(int64_t step, int groups, int64_t distance) const {
-        if (!prefetch) return;
+
+    template <int kGroups>
+    TRIOLET_INLINE void fetch_ahead(int64_t step, int64_t group) const {
+        constexpr int64_t kAhead = 8192;
         for (int row = 0; row < kTileRows; row++)
-            for (int group = 0; group < groups; group++)
-                __builtin_prefetch(b_tile(step, group) + row * b_stride + distance);
+            for (int g = 0; g < kGroups; g++) __builtin_prefetch(b.at(step, group + g) + row * b.stride + kAhead);
+    }
+
+    // 32 rows x 32 columns: every tile that is loaded is used twice.
+    TRIOLET_INLINE void block_2x2(int64_t row, int64_t group, int64_t step, int64_t end, bool add) const {
+        const int64_t below = row + kTileRows;
+        begin<0>(row, group, add);
+        begin<1>(row, group + 1, add);
+        begin<2>(below, group, add);
+        begin<3>(below, group + 1, add);
+        for (; step < end; step++) {
+            if (prefetch && row == 0) fetch_ahead<2>(step, group);
+            tile_load<4>(a_tile(row, step), a_stride);
+            tile_load<6>(b.at(step, group), b.stride);
+            tile_load<7>(b.at(step, group + 1), b.stride);
+            Dot::template run<0, 4, 6>();
+            Dot::template run<1, 4, 7>();
+            tile_load<5>(a_tile(below, step), a_stride);
+            Dot::template run<2, 5, 6>();
+            Dot::template run<3, 5, 7>();
+        }
+        tile_store<0>(c_tile(row, group), c_stride);
+        tile_store<1>(c_tile(row, group + 1), c_stride);
+        tile_store<2>(c_tile(below, group), c_stride);
+        tile_store<3>(c_tile(below, group + 1), c_stride);
+    }
+
+    // 16 rows x 16 * kGroups columns (1 to 4): every row of b is read once, whole.
+    template <int kGroups>
+    TRIOLET_INLINE void block_1x4(int64_t row, int64_t group, int64_t step, int64_t end, bool add) const {
+        begin<0>(row, group, add);
+        if constexpr (kGroups > 1) begin<1>(row, group + 1, add);
+        if constexpr (kGroups > 2) begin<2>(row, group + 2, add);
+        if constexpr (kGroups > 3) begin<3>(row, group + 3, add);
+        for (; step < end; step++) {
+            if (prefetch && row == 0) fetch_ahead<kGroups>(step, group);
+            tile_load<4>(a_tile(row, step), a_stride);
+            tile_load<5>(b.at(step, group), b.stride);
+            Dot::template run<0, 4, 5>();
+            if constexpr (kGroups > 1) {
+                tile_load<6>(b.at(step, group + 1), b.stride);
+                Dot::template run<1, 4, 6>();
+            }
+            if constexpr (kGroups > 2) {
+                tile_load<7>(b.at(step, group + 2), b.stride);
+                Dot::template run<2, 4, 7>();
+            }
+            if constexpr (kGroups > 3) {
+                tile_load<5>(b.at(step, group + 3), b.stride);
+                Dot::template run<3, 4, 5>();
+            }
+        }
+        tile_store<0>(c_tile(row, group), c_stride);
+        if constexpr (kGroups > 1) tile_store<1>(c_tile(row, group + 1), c_stride);
+        if constexpr (kGroups > 2) tile_store<2>(c_tile(row, group + 2), c_stride);
+        if constexpr (kGroups > 3) tile_store<3>(c_tile(row, group + 3), c_stride);
+    }
+
+    // One or two tiles of rows: b is read once, so nothing is gained by cutting it up.
+    TRIOLET_INLINE void few_rows(int64_t row, int64_t rows, int64_t groups, int64_t steps) const {
+        int64_t group = 0;
+        if (rows > kTileRows) {
+            for (; group + 2 <= groups; group += 2) block_2x2(row, group, 0, steps, accumulate);
+            if (group < groups) {
+                block_1x4<1>(row, group, 0, steps, accumulate);
+                block_1x4<1>(row + kTileRows, group, 0, steps, accumulate);
+            }
+            return;
+        }
+        for (; group + 4 <= groups; group += 4) block_1x4<4>(row, group, 0, steps, accumulate);
+        switch (groups - group) {
+            case 1: return block_1x4<1>(row, group, 0, steps, accumulate);
+            case 2: return block_1x4<2>(row, group, 0, steps, accumulate);
+            case 3: return block_1x4<3>(row, group, 0, steps, accumulate);
+            default: return;
+        }
+    }
+
+    // `steps` of 64 bytes of a. With many rows, b is cut into pieces of 32 columns x 512 k that stay
+    // in the L1 cache while all rows pass by; sums wait in c meanwhile. A float32 that is stored
+    // and loaded keeps its bits, so the cut does not show in the result.
+    void run(int64_t rows, int64_t groups, int64_t steps) const {
+        constexpr int64_t kPieceSteps = 16;  // 32 KiB
+        if (rows <= 2 * kTileRows || groups % 2 != 0) {
+            for (int64_t row = 0; row < rows; row += 2 * kTileRows) few_rows(row, rows - row, groups, steps);
+            return;
+        }
+        for (int64_t first = 0; first < steps; first += kPieceSteps) {
+            const int64_t end = min64(first + kPieceSteps, steps);
+            const bool add = accumulate || first > 0;
+            for (int64_t group = 0; group < groups; group += 2) {
+                int64_t row = 0;
+                for (; row + kTileRows < rows; row += 2 * kTileRows) block_2x2(row, group, first, end, add);
+                if (row < rows) block_1x4<2>(row, group, first, end, add);
+            }
+        }
     }
 };
-
-// 32 rows x 32 columns: every tile that is loaded is used twice.
-template <class Dot>
-TRIOLET_INLINE void tile_block_2x2(const TileProduct& p) {
-    p.begin<0>(0, 0);
-    p.begin<1>(0, 1);
-    p.begin<2>(1, 0);
-    p.begin<3>(1, 1);
-    for (int64_t step = 0; step < p.steps; step++) {
-        p.prefetch_step(step, 2, 8192);
-        tile_load<4>(p.a_tile(step, 0), p.a_stride);
-        tile_load<6>(p.b_tile(step, 0), p.b_stride);
-        tile_load<7>(p.b_tile(step, 1), p.b_stride);
-        Dot::template run<0, 4, 6>();
-        Dot::template run<1, 4, 7>();
-        tile_load<5>(p.a_tile(step, 1), p.a_stride);
-        Dot::template run<2, 5, 6>();
-        Dot::template run<3, 5, 7>();
-    }
-    tile_store<0>(p.c_tile(0, 0), p.c_stride);
-    tile_store<1>(p.c_tile(0, 1), p.c_stride);
-    tile_store<2>(p.c_tile(1, 0), p.c_stride);
-    tile_store<3>(p.c_tile(1, 1), p.c_stride);
-}
-
-// 16 rows x 16 * kGroups columns (1 to 4): every row of b is read once, whole.
-template <class Dot, int kGroups>
-TRIOLET_INLINE void tile_block_1x4(const TileProduct& p) {
-    p.begin<0>(0, 0);
-    if constexpr (kGroups > 1) p.begin<1>(0, 1);
-    if constexpr (kGroups > 2) p.begin<2>(0, 2);
-    if constexpr (kGroups > 3) p.begin<3>(0, 3);
-    for (int64_t step = 0; step < p.steps; step++) {
-        p.prefetch_step(step, kGroups, 8192);
-        tile_load<4>(p.a_tile(step, 0), p.a_stride);
-        tile_load<5>(p.b_tile(step, 0), p.b_stride);
-        Dot::template run<0, 4, 5>();
-        if constexpr (kGroups > 1) {
-            tile_load<6>(p.b_tile(step, 1), p.b_stride);
-            Dot::template run<1, 4, 6>();
-        }
-        if constexpr (kGroups > 2) {
-            tile_load<7>(p.b_tile(step, 2), p.b_stride);
-            Dot::template run<2, 4, 7>();
-        }
-        if constexpr (kGroups > 3) {
-            tile_load<5>(p.b_tile(step, 3), p.b_stride);
-            Dot::template run<3, 4, 5>();
-        }
-    }
-    tile_store<0>(p.c_tile(0, 0), p.c_stride);
-    if constexpr (kGroups > 1) tile_store<1>(p.c_tile(0, 1), p.c_stride);
-    if constexpr (kGroups > 2) tile_store<2>(p.c_tile(0, 2), p.c_stride);
-    if constexpr (kGroups > 3) tile_store<3>(p.c_tile(0, 3), p.c_stride);
-}
-
-// Any number of rows (c and a padded to a multiple of 16) and groups of 16 columns.
-template <class Dot>
-inline void tile_multiply(TileProduct p, int64_t rows, int groups) {
-    for (; rows > kTileRows; rows -= 2 * kTileRows) {
-        TileProduct q = p;
-        int left = groups;
-        for (; left >= 2; left -= 2) {
-            tile_block_2x2<Dot>(q);
-            q.b += 2 * kTileBytes;
-            q.c += 2 * kTileBytes;
-        }
-        if (left == 1) {
-            tile_block_1x4<Dot, 1>(q);
-            q.a += kTileRows * q.a_stride;
-            q.c += kTileRows * q.c_stride;
-            tile_block_1x4<Dot, 1>(q);
-        }
-        p.a += 2 * kTileRows * p.a_stride;
-        p.c += 2 * kTileRows * p.c_stride;
-        p.prefetch = false;
-    }
-    if (rows <= 0) return;
-    for (; groups >= 4; groups -= 4) {
-        tile_block_1x4<Dot, 4>(p);
-        p.b += 4 * kTileBytes;
-        p.c += 4 * kTileBytes;
-    }
-    switch (groups) {
-        case 1: return tile_block_1x4<Dot, 1>(p);
-        case 2: return tile_block_1x4<Dot, 2>(p);
-        case 3: return tile_block_1x4<Dot, 3>(p);
-        default: return;
-    }
-}
 
 }  // namespace triolet::TRIOLET_ISA

@@ -18,7 +18,7 @@ inline constexpr int kPanelWidth = 64;
 #if defined(__AMX_INT8__)
 
 inline constexpr int kInt8RowMultiple = kTileRows;
-inline constexpr int kInt8RowBlock = 2 * kTileRows;
+inline constexpr int kInt8RowBlock = 8 * kTileRows;
 using Int8Scope = AmxScope;
 
 struct Int8Dot {
@@ -30,19 +30,16 @@ struct Int8Dot {
 
 inline void int8_multiply(const uint8_t* a, int64_t a_stride, int64_t rows, const int8_t* b, int64_t depth,
                           int32_t* c, bool from_memory) {
-    tile_multiply<Int8Dot>(
-        TileProduct{
-            .a = reinterpret_cast<const char*>(a),
-            .a_stride = a_stride,
-            .b = reinterpret_cast<const char*>(b),
-            .b_stride = kPanelWidth * 4,
-            .steps = depth / kTileBytes,
-            .c = reinterpret_cast<char*>(c),
-            .c_stride = kPanelWidth * static_cast<int64_t>(sizeof(int32_t)),
-            .accumulate = false,
-            .prefetch = from_memory,
-        },
-        rows, kPanelWidth / kLanes);
+    const TileProduct<Int8Dot, PanelTiles> product{
+        .a = reinterpret_cast<const char*>(a),
+        .a_stride = a_stride,
+        .b = {reinterpret_cast<const char*>(b), kPanelWidth * 4},
+        .c = reinterpret_cast<char*>(c),
+        .c_stride = kPanelWidth * static_cast<int64_t>(sizeof(int32_t)),
+        .accumulate = false,
+        .prefetch = from_memory,
+    };
+    product.run(rows, kPanelWidth / kLanes, depth / kTileBytes);
 }
 
 #else

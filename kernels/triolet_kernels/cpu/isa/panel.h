@@ -13,10 +13,12 @@
 //   kDepthMultiple  depth (number of k) must be a multiple; pad with zeros
 //   kRowMultiple    rows of a and c that must exist in memory
 //   kRowBlock       rows that one call computes best
+//   kReadsPieces    b may also be given in pieces (tile_pieces.h)
 //   Scope           must live around calls (AMX: tile configuration of the thread)
 #pragma once
 
 #include "isa/simd.h"
+#include "isa/tile_pieces.h"
 
 namespace triolet::TRIOLET_ISA {
 
@@ -87,6 +89,7 @@ struct VectorPanel {
     static constexpr int kDepthMultiple = kPerWord;
     static constexpr int kRowMultiple = 1;
     static constexpr int kRowBlock = kBlockRows * 4;
+    static constexpr bool kReadsPieces = false;
     struct Scope {
         Scope() {}  // not trivial, so that an unused Scope is no warning
     };

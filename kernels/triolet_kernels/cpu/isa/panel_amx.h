@@ -16,7 +16,8 @@ struct Panel<bf16> {
     static constexpr int kPerWord = 2;
     static constexpr int kDepthMultiple = 32;
     static constexpr int kRowMultiple = kTileRows;
-    static constexpr int kRowBlock = 2 * kTileRows;
+    static constexpr int kRowBlock = 8 * kTileRows;
+    static constexpr bool kReadsPieces = true;
     using Scope = AmxScope;
 
     struct Dot {
@@ -28,21 +29,27 @@ struct Panel<bf16> {
 
     static void multiply(const bf16* a, int64_t a_stride, int64_t rows, const bf16* b, int64_t b_stride,
                          int64_t depth, float* c, int64_t c_stride, int groups, bool accumulate, Source source) {
-        constexpr int64_t kBf16 = sizeof(bf16), kFloat = sizeof(float);
-        tile_multiply<Dot>(
-            TileProduct{
-                .a = reinterpret_cast<const char*>(a),
-                .a_stride = a_stride * kBf16,
-                .b = reinterpret_cast<const char*>(b),
-                .b_stride = b_stride * kBf16,
-                .steps = depth / kDepthMultiple,
-                .c = reinterpret_cast<char*>(c),
-                .c_stride = c_stride * kFloat,
-                .accumulate = accumulate,
-                .prefetch = source == Source::kMemory,
-            },
-            rows, groups);
+        const PanelTiles tiles{reinterpret_cast<const char*>(b), b_stride * kBf16};
+        multiply(a, a_stride, rows, tiles, depth, c, c_stride, groups, accumulate, source);
     }
+
+    template <class Tiles>
+    static void multiply(const bf16* a, int64_t a_stride, int64_t rows, const Tiles& b, int64_t depth, float* c,
+                         int64_t c_stride, int groups, bool accumulate, Source source) {
+        const TileProduct<Dot, Tiles> product{
+            .a = reinterpret_cast<const char*>(a),
+            .a_stride = a_stride * kBf16,
+            .b = b,
+            .c = reinterpret_cast<char*>(c),
+            .c_stride = c_stride * kFloat,
+            .accumulate = accumulate,
+            .prefetch = source == Source::kMemory,
+        };
+        product.run(rows, groups, depth / kDepthMultiple);
+    }
+
+  private:
+    static constexpr int64_t kBf16 = sizeof(bf16), kFloat = sizeof(float);
 };
 
 }  // namespace triolet::TRIOLET_ISA

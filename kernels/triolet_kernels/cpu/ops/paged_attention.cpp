@@ -118,7 +118,7 @@ class Attention {
         if (unit.span < 0) return whole_item(item);
         const int64_t rows = item.queries * group_;
         const Activation* queries = stage_queries(item);
-        StagedTile<T> tile(args_, item.sequence, item.kv_head, depth_);
+        KeyValueTile<T> tile(args_, item.sequence, item.kv_head, depth_);
         span(item, item.first_span() + unit.span, queries, tile,
              partial_at(partials_ + (item.split + unit.span) * partial_floats(), rows));
     }
@@ -139,7 +139,7 @@ class Attention {
         const Partial sums = partial_at(memory, rows);
         const Partial later = partial_at(memory + padded_rows(rows) * (depth_ + 2), rows);
         const Activation* queries = stage_queries(item);
-        StagedTile<T> tile(args_, item.sequence, item.kv_head, depth_);
+        KeyValueTile<T> tile(args_, item.sequence, item.kv_head, depth_);
         span(item, item.first_span(), queries, tile, sums);
         for (int64_t s = 1; s < item.spans(); s++) {
             span(item, item.first_span() + s, queries, tile, later);
@@ -168,10 +168,9 @@ class Attention {
     }
 
     // Sums of the item's rows over one span of keys.
-    void span(const WorkItem& item, int64_t index, const Activation* queries, StagedTile<T>& staged,
+    void span(const WorkItem& item, int64_t index, const Activation* queries, KeyValueTile<T>& keys_values,
               const Partial& sums) {
         const typename P::Scope scope;
-        constexpr int W = P::kPerWord;
         const int64_t rows = item.queries * group_;
         sums.clear(padded_rows(rows), depth_);
         alignas(64) float scores[kMaxRows * kTileTokens];
@@ -179,9 +178,10 @@ class Attention {
         const int64_t begin = max64(item.begin, index * kSpanTokens);
         const int64_t end = min64(item.end, (index + 1) * kSpanTokens);
         for (int64_t tile = begin / kTileTokens * kTileTokens; tile < end; tile += kTileTokens) {
-            staged.load(tile, item.begin, item.end);
-            P::multiply(queries, depth_, rows, staged.keys(), kTileTokens * W, depth_, scores, kTileTokens,
-                        kTileTokens / kLanes, false, Source::kCache);
+            keys_values.select(tile, item.begin, item.end);
+            keys_values.fetch_next(0);
+            keys_values.score(queries, rows, scores);
+            keys_values.fetch_next(1);
             for (int64_t r = 0; r < rows; r++) {
                 const int64_t position = args_.positions[item.first_row + r / group_];
                 const int64_t from = max64(0, window_begin(position) - tile);
@@ -189,8 +189,9 @@ class Attention {
                 softmax_row(args_, scores + r * kTileTokens, from, to, sums, r, depth_,
                             probabilities + r * kTileTokens);
             }
-            P::multiply(probabilities, kTileTokens, rows, staged.values(), depth_ * W, kTileTokens, sums.out, depth_,
-                        static_cast<int>(depth_ / kLanes), true, Source::kCache);
+            keys_values.fetch_next(2);
+            keys_values.add_values(probabilities, rows, sums.out);
+            keys_values.fetch_next(3);
         }
     }
 
