@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 
@@ -218,27 +219,25 @@ class MessageBody:
         return sse.dump(message)
 
 
+def _tool_use(made: MadeCall) -> dict[str, object]:
+    return {
+        "type": "tool_use",
+        "id": _tool_use_id(made),
+        "name": made.call.name,
+        "input": json.loads(made.call.arguments),
+    }
+
+
 def _blocks(pieces: Sequence[OutputPiece]) -> list[dict[str, object]]:
     """Blocks of a whole message: what comes in a row is one block."""
     blocks: list[dict[str, object]] = []
-    for i, piece in enumerate(pieces):
-        goes_on = i > 0 and type(pieces[i - 1]) is type(piece)
-        match piece:
-            case MadeCall():
-                blocks.append(
-                    {
-                        "type": "tool_use",
-                        "id": _tool_use_id(piece),
-                        "name": piece.call.name,
-                        "input": json.loads(piece.call.arguments),
-                    }
-                )
-            case Reasoning():
-                if not goes_on:
-                    blocks.append({"type": "thinking", "thinking": "", "signature": UNSIGNED})
-                blocks[-1]["thinking"] = f"{blocks[-1]['thinking']}{piece.text}"
-            case Content():
-                if not goes_on:
-                    blocks.append({"type": "text", "text": ""})
-                blocks[-1]["text"] = f"{blocks[-1]['text']}{piece.text}"
+    for kind, group in itertools.groupby(pieces, key=type):
+        if kind is MadeCall:
+            blocks += [_tool_use(piece) for piece in group if isinstance(piece, MadeCall)]
+            continue
+        text = "".join(piece.text for piece in group if not isinstance(piece, MadeCall))
+        if kind is Reasoning:
+            blocks.append({"type": "thinking", "thinking": text, "signature": UNSIGNED})
+        else:
+            blocks.append({"type": "text", "text": text})
     return blocks or [{"type": "text", "text": ""}]

@@ -7,7 +7,8 @@ as its Python SDK sends them).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -42,8 +43,23 @@ ANTHROPIC_NOT_BUILT: Mapping[str, NotBuilt] = {
     "context_management": NotBuilt("the context is the request's own"),
 }
 
+ANTHROPIC_NAMES = {
+    "prompt": "messages",
+    "stop": "stop_sequences",
+    "structured_outputs.json": "output_config.format.schema",
+}
+"""Fields of the engine -> fields of this protocol."""
+
 WITHOUT_EFFECT = frozenset({"metadata", "service_tier", "cache_control", "inference_geo"})
 """About the provider's bookkeeping: prefixes are cached here without being asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerBlock:
+    """A block of a system prompt or of a tool's result: only text is taken."""
+
+    type: str
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +73,7 @@ class Block:
     name: str | None = None
     input: Mapping[str, object] | None = None
     tool_use_id: str | None = None
-    content: str | tuple[Block, ...] | None = None
+    content: str | tuple[InnerBlock, ...] | None = None
     is_error: bool = False
 
 
@@ -120,7 +136,7 @@ class CountTokensRequest:
 
     model: str
     messages: tuple[AnthropicMessage, ...]
-    system: str | tuple[Block, ...] | None = None
+    system: str | tuple[InnerBlock, ...] | None = None
     tools: tuple[AnthropicTool, ...] | None = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
@@ -164,7 +180,8 @@ def parse_messages_request(
         top_k=request.top_k,
         cache_salt=request.cache_salt,
     )
-    check_chat(chat)
+    with _own_names():
+        check_chat(chat)
     ignored = unknown_fields(body, MessagesRequest, ANTHROPIC_NOT_BUILT)
     names = [name for name in ignored if name not in WITHOUT_EFFECT]
     return request, chat, (*names, *_ignored_parts(request))
@@ -177,8 +194,21 @@ def parse_count_tokens_request(body: Mapping[str, object]) -> ChatCompletionRequ
         InvalidRequest: The first fault, with the path of its field.
     """
     chat = _chat(structure(body, CountTokensRequest))
-    check_chat(chat)
+    with _own_names():
+        check_chat(chat)
     return chat
+
+
+@contextmanager
+def _own_names() -> Generator[None]:
+    """Name fields of tools as this protocol does, in errors of the chat's rules."""
+    try:
+        yield
+    except InvalidRequest as error:
+        for name, own in ((".function.parameters", ".input_schema"), (".function.name", ".name")):
+            error.message = error.message.replace(name, own)
+            error.param = None if error.param is None else error.param.replace(name, own)
+        raise
 
 
 def _ignored_parts(request: MessagesRequest) -> list[str]:
@@ -333,7 +363,7 @@ def _result(block: Block, at: str) -> ChatMessage:
     )
 
 
-def _joined(content: str | Sequence[Block], path: str) -> str:
+def _joined(content: str | Sequence[InnerBlock], path: str) -> str:
     if isinstance(content, str):
         return content
     for i, block in enumerate(content):

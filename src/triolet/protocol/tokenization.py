@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from triolet.errors import InvalidRequest
 from triolet.protocol.chat_request import ChatMessage, template_message
@@ -28,6 +29,24 @@ def model_card(name: str, created: int, root: str, max_model_len: int) -> dict[s
         "root": root,
         "parent": None,
         "max_model_len": max_model_len,
+    }
+
+
+def anthropic_model_card(name: str, created: int, max_model_len: int) -> dict[str, object]:
+    """One model as Anthropic's clients list it.
+
+    Args:
+        name: What it is called in requests.
+        created: Unix time in seconds.
+        max_model_len: Longest context in tokens, prompt and answer together.
+    """
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": max_model_len,
+        "max_tokens": max_model_len,
     }
 
 

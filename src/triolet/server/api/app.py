@@ -19,7 +19,6 @@ from triolet.config import ServerConfig
 from triolet.engine.client import EngineClient
 from triolet.engine.offload import Offload, ThreadOffload
 from triolet.errors import ClientStalled, ConfigError, NotServing, TrioletError
-from triolet.protocol.error_object import error_event
 from triolet.protocol.json_body import clip
 from triolet.server.api.asgi import Receive, Scope, Send
 from triolet.server.api.call import Call, Services
@@ -102,6 +101,7 @@ class Api:
         exchange.common_headers += [
             (b"x-request-id", (label or request_id).encode("ascii")),
             (b"x-triolet-request-id", request_id.encode("ascii")),
+            (b"request-id", request_id.encode("ascii")),  # the name that Anthropic's clients read
             *self._cors.headers(exchange.headers),
             *(CLOSE if self.services.draining else ()),
         ]
@@ -149,7 +149,7 @@ async def _send_outcome(call: Call, outcome: Response | TrioletError | None, *, 
     if isinstance(outcome, ClientStalled):
         call.events.abort()
     elif isinstance(outcome, TrioletError):
-        await call.events.finish(error_event(outcome))
+        await call.events.finish(call.error_event(outcome))
     else:
         await call.events.finish(b"")
 

@@ -11,7 +11,8 @@ import attrs
 from triolet.config import ServerConfig
 from triolet.engine.client import EngineClient, Health
 from triolet.engine.offload import Offload
-from triolet.errors import EngineDead, NotServing
+from triolet.errors import EngineDead, NotServing, TrioletError
+from triolet.protocol.error_object import error_event
 from triolet.protocol.json_body import parse_object
 from triolet.server.api.dialect import ModelDialect
 from triolet.server.api.error_response import Response
@@ -104,6 +105,7 @@ class Call:
         variables: Parts of the path, by name.
         body: The request body.
         events: The writer of a streamed answer, once a route has begun one.
+        error_event: How a streamed answer ends that fails.
     """
 
     services: Services
@@ -114,6 +116,7 @@ class Call:
     variables: Mapping[str, str]
     body: bytes = b""
     events: EventWriter | None = None
+    error_event: Callable[[TrioletError], bytes] = error_event
 
     async def parse(self, read: Callable[[Mapping[str, object]], R]) -> R:
         """Read the JSON body, off the loop if it is large.

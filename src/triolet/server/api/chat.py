@@ -98,6 +98,18 @@ async def chat_plan(
     )
 
 
+async def count_prompt(call: Call, engine: EngineClient, request: ChatCompletionRequest) -> int:
+    """Tokens of a chat's prompt, tools included. A checkpoint.
+
+    Raises:
+        InvalidRequest: The template refuses the chat.
+    """
+    dialect = await dialect_of_model(call, engine)
+    kwargs, _ = _template_kwargs(request, dialect)
+    prompt, options, _ = await _prompt(engine, request, request.tool_use, kwargs, dialect)
+    return len(await engine.tokenize(prompt, options))
+
+
 async def _prompt(
     engine: EngineClient,
     request: ChatCompletionRequest,

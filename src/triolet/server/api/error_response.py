@@ -8,6 +8,7 @@ import attrs
 
 from triolet.errors import InvalidRequest, TrioletError
 from triolet.protocol import sse
+from triolet.protocol.anthropic_answer import anthropic_error
 from triolet.protocol.error_object import error_object
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -58,11 +59,15 @@ def json_response(value: object, status: int = 200, headers: Headers = ()) -> Re
     return Response(status, sse.dump(value), JSON, headers)
 
 
-def error_response(error: TrioletError) -> Response:
+def error_response(error: TrioletError, *, anthropic: bool = False) -> Response:
     """The answer to a failed request.
 
     `x-should-retry: false` keeps the SDKs from repeating what can only fail again;
     `retry-after` tells when a repetition makes sense.
+
+    Args:
+        error: What it failed with.
+        anthropic: In the shape of Anthropic's API instead of OpenAI's.
     """
     headers: list[tuple[bytes, bytes]] = []
     if not error.retryable:
@@ -72,5 +77,8 @@ def error_response(error: TrioletError) -> Response:
         headers.append((b"retry-after", str(math.ceil(seconds)).encode()))
     if isinstance(error, HttpRefused):
         headers.extend(error.headers)
-    value = error_object(error.http_status, error.message, error.code, error.param)
+    if anthropic:
+        value = anthropic_error(error)
+    else:
+        value = error_object(error.http_status, error.message, error.code, error.param)
     return json_response(value, error.http_status, tuple(headers))

@@ -11,6 +11,9 @@ from triolet.errors import TrioletError
 from triolet.server.api.asgi import Receive, Scope, Send
 from triolet.server.api.error_response import Headers, HttpRefused, Response, error_response
 
+MESSAGES_PATH = "/v1/messages"
+"""Root of the paths of Anthropic's API that no other API has."""
+
 CLOSE: Headers = ((b"connection", b"close"),)
 
 
@@ -39,6 +42,13 @@ class Exchange:
         self.started = False
         self.status = 0
         self._config = config
+
+    @property
+    def is_anthropic(self) -> bool:
+        """Whether the client speaks Anthropic's API: by the path, or by its header."""
+        if self.path == MESSAGES_PATH or self.path.startswith(f"{MESSAGES_PATH}/"):
+            return True
+        return "anthropic-version" in self.headers
 
     async def read_body(self) -> bytes:
         """The whole request body. A checkpoint.
@@ -105,7 +115,7 @@ class Exchange:
 
     async def respond_error(self, error: TrioletError) -> None:
         """Send an error. A checkpoint."""
-        await self.respond(error_response(error))
+        await self.respond(error_response(error, anthropic=self.is_anthropic))
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status and headers. A checkpoint."""

@@ -19,7 +19,9 @@ PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version"})
 KEYS_FILE_BYTES_MAX = 1 << 20
 
 _EXPOSED = b"x-request-id, x-triolet-request-id, x-triolet-ignored, retry-after, x-should-retry"
-_ALLOWED_HEADERS = b"authorization, content-type, x-api-key, x-request-id"
+_ALLOWED_HEADERS = (
+    b"authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta"
+)
 _PREFLIGHT_MAX_AGE_S = b"600"
 
 
@@ -133,7 +135,7 @@ class Cors:
             204,
             b"",
             headers=(
-                (b"access-control-allow-methods", b"GET, POST, OPTIONS"),
+                (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
                 (b"access-control-allow-headers", _ALLOWED_HEADERS),
                 (b"access-control-max-age", _PREFLIGHT_MAX_AGE_S),
             ),

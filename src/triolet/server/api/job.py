@@ -58,7 +58,7 @@ def answer_head(call: Call, prefix: str) -> AnswerHead:
     """What every part of the answer repeats; its id is the request's with a prefix."""
     services = call.services
     return AnswerHead(
-        id=f"{prefix}-{call.request_id}",
+        id=f"{prefix}{call.request_id}",
         created=int(services.clock()),
         model=services.model_names()[0],
     )

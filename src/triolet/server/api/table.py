@@ -7,7 +7,7 @@ import re
 import attrs
 
 from triolet.server.api.call import Route
-from triolet.server.api.routes import generate, models, operations, tokenize
+from triolet.server.api.routes import generate, messages, models, operations, tokenize
 
 
 @attrs.frozen
@@ -34,6 +34,8 @@ class Endpoint:
 ENDPOINTS = (
     Endpoint("/v1/chat/completions", {"POST": generate.chat_completions}),
     Endpoint("/v1/completions", {"POST": generate.completions}),
+    Endpoint("/v1/messages", {"POST": messages.create_message}),
+    Endpoint("/v1/messages/count_tokens", {"POST": messages.count_tokens}),
     Endpoint("/v1/models", {"GET": models.list_models}),
     Endpoint("/v1/models/{model}", {"GET": models.retrieve_model}),
     Endpoint("/v1/requests/{request_id}/cancel", {"POST": operations.cancel_request}),

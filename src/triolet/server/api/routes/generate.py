@@ -57,7 +57,7 @@ async def chat_completions(call: Call) -> Response | None:
             echo=_chat_echo(request),
             reading=plan.reading,
         )
-        head = answer_head(call, "chatcmpl")
+        head = answer_head(call, "chatcmpl-")
         answer = ChatStream(head, shape) if request.stream else ChatBody(head, shape)
         return await run_job(call, engine, job, answer, stream=request.stream)
 
@@ -92,7 +92,7 @@ async def completions(call: Call) -> Response | None:
         include_usage=request.include_usage,
         continuous_usage=request.continuous_usage,
     )
-    head = answer_head(call, "cmpl")
+    head = answer_head(call, "cmpl-")
     answer = CompletionStream(head, shape) if request.stream else CompletionBody(head, shape)
     return await run_job(call, engine, job, answer, stream=request.stream)
 

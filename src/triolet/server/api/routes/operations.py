@@ -67,7 +67,7 @@ async def cancel_request(call: Call) -> Response:
         RequestNotFound: The caller has no such request.
     """
     request_id = call.variables["request_id"]
-    own_id = request_id.rpartition("-")[2]
+    own_id = request_id.replace("_", "-").rpartition("-")[2]
     if not call.services.live.cancel(own_id, call.caller.tenant):
         raise RequestNotFound(f"no request {clip(request_id)} is in progress", param="request_id")
     return json_response({"id": request_id, "object": "request", "cancelled": True})
