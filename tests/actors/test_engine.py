@@ -598,3 +598,15 @@ async def test_deadlines_have_a_configured_default_and_maximum(
             reasons = [delta.finish_reason async for delta in stream]
         assert reasons[-1] is FinishReason.TIMEOUT
         assert stream.usage.completion_tokens == 5
+
+
+async def test_a_priority_that_would_be_ignored_is_refused(autojump_clock: MockClock) -> None:
+    async with open_fake_engine() as house:
+        with pytest.raises(InvalidRequest, match="scheduling_policy"):
+            async with house.engine.generate(prompt(1), GREEDY, priority=1):
+                pytest.fail("admitted")
+    async with (
+        open_fake_engine(scheduling_policy="priority") as house,
+        house.engine.generate(prompt(1), GREEDY, priority=1) as stream,
+    ):
+        await stream.text()

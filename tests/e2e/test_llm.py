@@ -37,7 +37,7 @@ def test_outputs_are_in_the_order_of_the_prompts(llm: triolet.LLM) -> None:
 
 def test_parameters_can_be_given_for_each_prompt(llm: triolet.LLM) -> None:
     each = [triolet.SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in (1, 5)]
-    outputs = llm.generate(["a", "b"], each, priority=[1, 0], progress=False)
+    outputs = llm.generate(["a", "b"], each, priority=[0, 0], progress=False)
     assert [output.usage.completion_tokens for output in outputs] == [1, 5]
     with pytest.raises(InvalidRequest, match="2 prompts"):
         llm.generate(["a", "b"], [GREEDY], progress=False)

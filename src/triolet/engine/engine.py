@@ -424,6 +424,13 @@ class Engine:
         label: str | None,
         timeouts: Timeouts,
     ) -> GenerationRequest:
+        policy = self._config.scheduler.scheduling_policy
+        if priority and policy != "priority":
+            raise InvalidRequest(
+                f"priority {priority} has no effect under scheduling_policy={policy!r}; leave it 0, "
+                "or start the engine with scheduling_policy='priority'",
+                param="priority",
+            )
         resolved = self._input.resolve(token_ids, sampling, prefix, self._info)
         self._scheduler.check_fits(len(token_ids), resolved, len(prefix))
         return GenerationRequest(
