@@ -11,8 +11,8 @@ stream.disconnect()
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import attrs
@@ -76,7 +76,7 @@ class HttpStream:
         """Wait for the status and headers. A checkpoint."""
         await self._started.wait()
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes]:
         """Pieces of the body as they were sent."""
         while True:
             while self._chunks:
@@ -85,15 +85,19 @@ class HttpStream:
                 return
             await self._changed.wait()
 
-    async def events(self) -> AsyncIterator[str]:
-        """Data of server-sent events; comments are left out."""
+    async def events(self) -> AsyncGenerator[str]:
+        """Data of server-sent events; comments are left out.
+
+        Whoever may stop before the end takes it with `contextlib.aclosing`.
+        """
         buffer = b""
-        async for chunk in self.chunks():
-            buffer += chunk
-            while b"\n\n" in buffer:
-                event, _, buffer = buffer.partition(b"\n\n")
-                if event.startswith(b"data: "):
-                    yield event[6:].decode()
+        async with aclosing(self.chunks()) as chunks:
+            async for chunk in chunks:
+                buffer += chunk
+                while b"\n\n" in buffer:
+                    event, _, buffer = buffer.partition(b"\n\n")
+                    if event.startswith(b"data: "):
+                        yield event[6:].decode()
 
     async def read(self) -> bytes:
         """The rest of the body."""

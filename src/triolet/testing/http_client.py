@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -62,15 +63,19 @@ async def ask_over_http(client: SimulatedClient, http: AsgiClient) -> None:
 async def _read(client: SimulatedClient, stream: HttpStream) -> TrioletError | None:
     """Read an answer, or as much of it as the client wants; returns the error it holds."""
     plan = client.plan
-    if stream.status != 200:
-        return _error(json.loads(await stream.read()))
     if plan.ignores_s is not None:
         await trio.sleep(plan.ignores_s)
         client.end = "left"
         return None
-    if plan.streams:
+    if stream.status == 200 and plan.streams:
         return await _read_events(client, stream)
-    _take_body(client, json.loads(await stream.read()))
+    body = await stream.read()
+    if stream.gone:
+        client.end = "left"
+    elif stream.status != 200:
+        return _error(json.loads(body))
+    else:
+        _take_body(client, json.loads(body))
     return None
 
 
@@ -101,22 +106,25 @@ async def _read_events(client: SimulatedClient, stream: HttpStream) -> TrioletEr
     plan = client.plan
     pieces = 0
     error: TrioletError | None = None
-    async for event in stream.events():
-        if client.end is not None:
-            if client.end == "finished":
-                error = StreamBroken("an event came behind the terminator")
-        elif event == DONE:
-            client.end = None if error is not None else "finished"
-        elif "error" in (chunk := json.loads(event)):
-            error = _error(chunk)
-        else:
-            pieces += _take_chunk(client, chunk)
-            if plan.breaks_after is not None and pieces >= plan.breaks_after:
-                client.end = "left"
-                stream.disconnect()
-            elif plan.read_delay_s:
-                await trio.sleep(plan.read_delay_s)
-    if client.end is None and error is None:
+    async with aclosing(stream.events()) as events:
+        async for event in events:
+            if client.end is not None:
+                if client.end == "finished":
+                    error = StreamBroken("an event came behind the terminator")
+            elif event == DONE:
+                client.end = None if error is not None else "finished"
+            elif "error" in (chunk := json.loads(event)):
+                error = _error(chunk)
+            else:
+                pieces += _take_chunk(client, chunk)
+                if plan.breaks_after is not None and pieces >= plan.breaks_after:
+                    client.end = "left"
+                    stream.disconnect()
+                elif plan.read_delay_s:
+                    await trio.sleep(plan.read_delay_s)
+    if stream.gone:
+        client.end = "left"
+    elif client.end is None and error is None:
         error = StreamBroken("the stream ended without its terminator")
     return error
 
