@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,7 +10,7 @@ from triolet.errors import InvalidRequest
 from triolet.protocol.converter import structure
 from triolet.protocol.fields import CHAT_NOT_BUILT, Range, refuse_not_built, unknown_fields
 from triolet.protocol.generation_request import GenerationFields
-from triolet.protocol.json_body import clip, json_type
+from triolet.protocol.json_body import clip, json_type, parse_object
 from triolet.protocol.tools import NamedToolChoice, Tool, ToolChoiceMode, ToolUse, tool_use
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -207,7 +205,11 @@ def template_message(index: int, message: ChatMessage) -> dict[str, object]:
         # Templates disagree on the name; both are the same text.
         out["reasoning"] = out["reasoning_content"] = reasoning
     if message.tool_calls:
-        out["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+        param = f"messages[{index}].tool_calls"
+        out["tool_calls"] = [
+            _tool_call(f"{param}[{i}].function.arguments", call)
+            for i, call in enumerate(message.tool_calls)
+        ]
     return out
 
 
@@ -233,11 +235,16 @@ def _text(index: int, content: str | tuple[ContentPart, ...] | None) -> str:
     return "\n".join(texts)  # as vLLM joins them (entrypoints/chat_utils.py)
 
 
-def _tool_call(call: ToolCall) -> dict[str, object]:
+def _tool_call(param: str, call: ToolCall) -> dict[str, object]:
     """Templates take the arguments as an object; the wire has them as JSON text."""
     arguments: object = call.function.arguments
-    with contextlib.suppress(ValueError):  # no JSON: the template gets what the model wrote
-        arguments = json.loads(call.function.arguments or "{}")
+    try:
+        arguments = parse_object((call.function.arguments or "{}").encode())
+    except InvalidRequest as error:
+        if error.code == "too_many_values":
+            message = error.message.replace("the request body", f"{param}:")
+            raise InvalidRequest(message, param=param, code=error.code) from None
+        # No JSON object: the template gets what the model wrote.
     return {
         "id": call.id,
         "type": "function",

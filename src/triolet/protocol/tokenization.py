@@ -11,6 +11,9 @@ from triolet.protocol.chat_request import ChatMessage, template_message
 from triolet.protocol.completion_request import TokenId
 from triolet.protocol.converter import structure
 
+DETOKENIZE_MAX = 1 << 17
+"""Ids in one request: what the longest contexts hold. Decoding a million holds the interpreter."""
+
 
 def model_card(name: str, created: int, root: str, max_model_len: int) -> dict[str, object]:
     """One model as clients list it.
@@ -100,4 +103,10 @@ def parse_detokenize_request(body: Mapping[str, object]) -> DetokenizeRequest:
     Raises:
         InvalidRequest: The first fault, with the path of its field.
     """
-    return structure(body, DetokenizeRequest)
+    request = structure(body, DetokenizeRequest)
+    if len(request.tokens) > DETOKENIZE_MAX:
+        raise InvalidRequest(
+            f"tokens holds {len(request.tokens)} ids, at most {DETOKENIZE_MAX} are taken",
+            param="tokens",
+        )
+    return request

@@ -124,7 +124,10 @@ class Call:
         Raises:
             InvalidRequest: It is not what `read` takes.
         """
-        work = partial(_parse, self.body, read)
+        return await self.compute(partial(_parse, self.body, read))
+
+    async def compute(self, work: Callable[[], R]) -> R:
+        """Do what takes as long as the body is large, off the loop if it is large."""
         if len(self.body) <= PARSE_INLINE_BYTES:
             return work()
         return await self.services.offload.run(work)

@@ -14,6 +14,7 @@ import attrs
 from triolet.engine.client import EngineClient, Prompt, PromptOptions
 from triolet.protocol.chat_request import ChatCompletionRequest
 from triolet.protocol.output_reader import Reading
+from triolet.protocol.parsers.dialect import Dialect
 from triolet.protocol.parsers.formats import FORMATS
 from triolet.protocol.parsers.output_parser import ParserSettings
 from triolet.protocol.tool_grammar import call_grammar, forced_format, grammar_after_reasoning
@@ -63,7 +64,7 @@ async def chat_plan(
     dialect = await dialect_of_model(call, engine)
     tools = request.tool_use
     kwargs, ignored = _template_kwargs(request, dialect)
-    prompt, options, is_open = await _prompt(engine, request, tools, kwargs, dialect)
+    prompt, options, is_open = await _prompt(call, engine, request, tools, kwargs, dialect)
     own = dialect.dialect
     if not tools.tools and own.reasoning is None:
         return ChatPlan(prompt, options, sampling, None, ignored)
@@ -106,11 +107,12 @@ async def count_prompt(call: Call, engine: EngineClient, request: ChatCompletion
     """
     dialect = await dialect_of_model(call, engine)
     kwargs, _ = _template_kwargs(request, dialect)
-    prompt, options, _ = await _prompt(engine, request, request.tool_use, kwargs, dialect)
+    prompt, options, _ = await _prompt(call, engine, request, request.tool_use, kwargs, dialect)
     return len(await engine.tokenize(prompt, options))
 
 
 async def _prompt(
+    call: Call,
     engine: EngineClient,
     request: ChatCompletionRequest,
     tools: ToolUse,
@@ -119,11 +121,7 @@ async def _prompt(
 ) -> tuple[Prompt, PromptOptions, bool]:
     """The prompt, how to render it, and whether it ends inside of reasoning."""
     own = dialect.dialect
-    messages = request.template_messages
-    if not own.writes_calls:
-        messages = with_calls_written(messages)
-    if not own.states_tools:
-        messages = with_tools_stated(messages, tools.tools)
+    messages = await call.compute(partial(_messages, request, tools, own))
     options = PromptOptions(
         tools=tools.for_template if own.states_tools else None,
         documents=request.documents,
@@ -136,6 +134,18 @@ async def _prompt(
     # Only its end tells whether it ends inside of reasoning, and grammars depend on that.
     token_ids = await engine.tokenize(messages, options)
     return token_ids, PromptOptions(), dialect.reasoning_open(engine.tokenizer, token_ids)
+
+
+def _messages(
+    request: ChatCompletionRequest, tools: ToolUse, own: Dialect
+) -> tuple[dict[str, object], ...]:
+    """The messages as the model's template takes them, tools and calls included if it cannot."""
+    messages = request.template_messages
+    if not own.writes_calls:
+        messages = with_calls_written(messages)
+    if not own.states_tools:
+        messages = with_tools_stated(messages, tools.tools)
+    return messages
 
 
 def _template_kwargs(

@@ -25,7 +25,7 @@ async def tokenize(call: Call) -> Response:
         )
     else:
         token_ids = await engine.tokenize(
-            request.template_messages,
+            await call.compute(lambda: request.template_messages),
             PromptOptions(
                 add_generation_prompt=request.add_generation_prompt,
                 continue_final_message=request.continue_final_message,
@@ -55,11 +55,11 @@ async def detokenize(call: Call) -> Response:
     """
     engine = call.services.loaded_engine()
     request = await call.parse(parse_detokenize_request)
+    size = engine.facts.vocab_size
     for i, token_id in enumerate(request.tokens):
-        if token_id >= engine.facts.vocab_size:
+        if token_id >= size:
             raise InvalidRequest(
-                f"tokens[{i}] is {token_id}, outside the vocabulary of "
-                f"{engine.facts.vocab_size} tokens",
+                f"tokens[{i}] is {token_id}, outside the vocabulary of {size} tokens",
                 param=f"tokens[{i}]",
             )
     decode = partial(
