@@ -500,6 +500,39 @@ async def test_metrics_tell_what_happened(autojump_clock: MockClock) -> None:
     assert 'triolet:num_requests_running{model_name="fake"} 0.0' in text
 
 
+def samples_of(exposition: bytes) -> dict[str, float]:
+    """Sample -> value, summed over labels."""
+    out: dict[str, float] = {}
+    for line in exposition.decode().splitlines():
+        if line.startswith("triolet:"):
+            name = line.partition("{")[0].removeprefix("triolet:")
+            out[name] = out.get(name, 0.0) + float(line.rpartition(" ")[2])
+    return out
+
+
+async def test_metrics_count_what_vllm_counts(autojump_clock: MockClock) -> None:
+    """vLLM's own test of its metrics: requests of P prompt and M output tokens in sequence."""
+    requests, prompt_tokens, output_tokens = 3, 20, 7
+    async with open_fake_engine(enable_prefix_caching=False) as house:
+        for number in range(requests):
+            text = prompt(number, prompt_tokens)
+            async with house.engine.generate(text, greedy(output_tokens)) as stream:
+                await stream.text()
+        got = samples_of(house.engine.metrics())
+    assert got["prompt_tokens_total"] == requests * prompt_tokens
+    assert got["generation_tokens_total"] == requests * output_tokens
+    assert got["request_success_total"] == requests
+    assert got["inter_token_latency_seconds_count"] == requests * (output_tokens - 1)
+    assert got["iteration_tokens_total_count"] == requests * output_tokens
+    assert got["iteration_tokens_total_sum"] == requests * (prompt_tokens + output_tokens)
+    for name in ("time_to_first_token", "e2e_request_latency", "request_decode_time"):
+        assert got[f"{name}_seconds_count"] == requests
+    assert got["request_decode_time_seconds_sum"] == pytest.approx(
+        got["inter_token_latency_seconds_sum"]
+    )
+    assert got["request_prefill_time_seconds_sum"] == pytest.approx(requests * STEP_S)
+
+
 async def test_random_lives_leave_nothing(autojump_clock: MockClock) -> None:
     rng = random.Random(7)
 

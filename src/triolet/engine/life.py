@@ -12,6 +12,7 @@ import trio
 
 from triolet.errors import EngineDead
 from triolet.output import Usage
+from triolet.request import FinishReason
 from triolet.telemetry.metrics import Metrics
 from triolet.tracker.registry import Registry, RequestEntry
 from triolet.tracker.request_state import RequestState
@@ -38,6 +39,8 @@ class RequestLife:
         self._metrics = metrics
         self._entry: RequestEntry | None = None
         self._last_delivery: dict[int, float] = {}
+        self._first_delivery: float | None = None
+        self._finished_reason: str | None = None
 
     def attach(self, entry: RequestEntry) -> None:
         """Begin to follow; once."""
@@ -62,25 +65,46 @@ class RequestLife:
         self._metrics.prompt_tokens.inc(entry.request.num_prompt_tokens)
         self._metrics.prompt_tokens_cached.inc(cached_tokens)
         self._metrics.request_prompt_tokens.observe(entry.request.num_prompt_tokens)
+        self._metrics.request_params_n.observe(entry.request.sampling.n)
+        if entry.request.sampling.max_tokens is not None:
+            self._metrics.request_params_max_tokens.observe(entry.request.sampling.max_tokens)
 
     def delivered(self, index: int, tokens: int) -> None:
         """A piece of an output with so many new tokens was released."""
         if not tokens:
             return
         now = trio.current_time()
-        if not self._last_delivery:
+        if self._first_delivery is None:
+            self._first_delivery = now
             arrival_time = self.entry.request.arrival_time
             self._metrics.time_to_first_token.observe(now - arrival_time)
+        # Tokens that are released together share the time since the last ones: there is one
+        # interval for each token but the first of an output.
         last = self._last_delivery.get(index)
-        if last is not None:
-            self._metrics.inter_token_latency.observe((now - last) / tokens)
+        intervals = tokens - (last is None)
+        for _ in range(intervals):
+            self._metrics.inter_token_latency.observe(
+                0.0 if last is None else (now - last) / tokens
+            )
         self._last_delivery[index] = now
         self._metrics.generation_tokens.inc(tokens)
 
-    def finished(self, usage: Usage) -> None:
-        """Every output has ended."""
-        if self._registry.end(self.entry, RequestState.FINISHED, FINISHED):
-            self._metrics.request_generation_tokens.observe(usage.completion_tokens)
+    def finished(self, usage: Usage, reason: FinishReason | None) -> None:
+        """Every output has ended; `reason` is that of the first one."""
+        if not self._registry.end(self.entry, RequestState.FINISHED, FINISHED):
+            return
+        self._finished_reason = "stop" if reason is None else reason.value
+        metrics, now = self._metrics, trio.current_time()
+        metrics.request_generation_tokens.observe(usage.completion_tokens)
+        start, first = self.entry.start_time, self._first_delivery
+        if start is None or first is None:
+            return
+        last = max(self._last_delivery.values())
+        metrics.inference_time.observe(now - start)
+        metrics.prefill_time.observe(first - start)
+        metrics.decode_time.observe(last - first)
+        if usage.completion_tokens > 1:
+            metrics.time_per_output_token.observe((last - first) / (usage.completion_tokens - 1))
 
     def failed(self, error: Exception) -> None:
         """It failed."""
@@ -95,6 +119,8 @@ class RequestLife:
         self._registry.forget(entry, now)
         assert entry.cause is not None
         self._metrics.request_ended(entry.state, entry.cause)
+        failed = entry.state is RequestState.FAILED
+        self._metrics.request_succeeded(self._finished_reason or ("error" if failed else "abort"))
         self._metrics.e2e_latency.observe(now - entry.request.arrival_time)
 
 

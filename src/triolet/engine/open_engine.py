@@ -199,6 +199,7 @@ class _House:
             self._marks,
             self._make_scheduler,
             parts.faults,
+            self._metrics.iteration_tokens.observe,
         )
         self._sight = EngineSight(
             config,

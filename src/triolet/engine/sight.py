@@ -42,6 +42,7 @@ class EngineSight:
         runner: DeviceRunner,
         dispatcher: OutputDispatcher,
     ) -> None:
+        self._cache = config.cache
         self._stuck_after_s = config.runner.step_timeout_s
         self._metrics = metrics
         self._registry = registry
@@ -87,7 +88,7 @@ class EngineSight:
         )
 
     def set_gauges(self, scopes: int) -> None:
-        """Bring the gauges up to date."""
+        """Bring up to date what is counted elsewhere."""
         metrics, scheduler = self._metrics, self._step_loop.statistics().scheduler
         assert scheduler is not None, "there is no engine before the runner was ready"
         metrics.requests_running.set(scheduler.requests_running)
@@ -96,9 +97,16 @@ class EngineSight:
         metrics.kv_blocks_used.set(scheduler.blocks_used)
         metrics.kv_blocks_total.set(scheduler.blocks_total)
         metrics.kv_usage.set(scheduler.blocks_used / scheduler.blocks_total)
-        metrics.preemptions.set(scheduler.preemptions)
-        metrics.results_dropped.set(scheduler.dropped_results)
-        metrics.runner_restarts.set(self._runner.statistics().restarts)
+        metrics.preemptions.reach(scheduler.preemptions)
+        metrics.prefix_queries.reach(scheduler.prefix_queries)
+        metrics.prefix_hits.reach(scheduler.prefix_hits)
+        metrics.results_dropped.reach(scheduler.dropped_results)
+        metrics.runner_restarts.reach(self._runner.statistics().restarts)
+        metrics.describe_cache(
+            self._cache.block_size,
+            scheduler.blocks_total,
+            prefix_caching=self._cache.enable_prefix_caching,
+        )
 
     def _tree(self, now: float, preparing: Collection[Preparing]) -> dict[str, Any]:
         scheduled = {request.request_id: request for request in self._step_loop.requests()}

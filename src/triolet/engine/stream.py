@@ -150,7 +150,8 @@ class RequestStream:
     def finish(self, usage: Usage) -> None:
         """See `Sink`."""
         self._usage = usage
-        self._life.finished(usage)
+        first = min(self.finish_reasons, default=None)
+        self._life.finished(usage, None if first is None else self.finish_reasons[first])
         self._wake()  # first: a sink of the caller's may raise
         if self._sink is not None:
             self._sink.finish(usage)

@@ -60,6 +60,8 @@ class StepLoop:
         marks: Requests whose scope was left.
         make_scheduler: Called once, when the runner is ready for the first time.
         faults: Fault points.
+        observe_step: Told how many tokens each step dealt with: computed ones of prompts, and
+            sampled ones.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class StepLoop:
         marks: EndMarks,
         make_scheduler: Callable[[RunnerReady], Scheduler],
         faults: FaultPoints,
+        observe_step: Callable[[int], None],
     ) -> None:
         self.inbox = inbox
         self._runner = runner
@@ -77,6 +80,8 @@ class StepLoop:
         self._marks = marks
         self._make_scheduler = make_scheduler
         self._faults = faults
+        self._observe_step = observe_step
+        self._tokens_observed = 0
         self._scheduler: Scheduler | None = None
         self._ready: trio.Event = trio.Event()
         self._runner_ready = False
@@ -163,6 +168,10 @@ class StepLoop:
         for request_id in self._marks.marked:
             scheduler.end(request_id)
         facts.extend(scheduler.update(result, now))
+        tokens = scheduler.tokens_processed
+        if tokens > self._tokens_observed:
+            self._observe_step(tokens - self._tokens_observed)
+            self._tokens_observed = tokens
 
     def _decide(self, facts: list[SchedulerFact]) -> None:
         """Send as many steps as the scheduler gives; their number in flight is its credit."""

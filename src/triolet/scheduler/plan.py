@@ -61,6 +61,7 @@ class PlannerCounts:
     Attributes:
         preemptions: Sequences that lost their blocks to another.
         computed_tokens: Tokens given to the runner.
+        prompt_tokens: Those of them that belong to a prompt.
         recomputed_tokens: Those of them that had been computed before.
         prefix_queries: Tokens looked for in the prefix cache.
         prefix_hits: Tokens found there.
@@ -68,6 +69,7 @@ class PlannerCounts:
 
     preemptions: int = 0
     computed_tokens: int = 0
+    prompt_tokens: int = 0
     recomputed_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0

@@ -336,3 +336,6 @@ class Planner:
         sequence.num_computed = end
         sequence.num_pending += samples
         self.counts.computed_tokens += num_tokens
+        num_prompt_tokens = sequence.tree.num_prompt_tokens
+        if start < num_prompt_tokens:
+            self.counts.prompt_tokens += min(end, num_prompt_tokens) - start

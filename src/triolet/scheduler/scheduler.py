@@ -285,6 +285,11 @@ class Scheduler:
         )
 
     @property
+    def tokens_processed(self) -> int:
+        """Prompt tokens given to the runner and tokens sampled, since the start."""
+        return self._planner.counts.prompt_tokens + self._forest.num_sampled
+
+    @property
     def in_flight(self) -> tuple[StepInFlight, ...]:
         """Steps given to the runner that have not ended, oldest first."""
         return tuple(self._in_flight)
