@@ -44,6 +44,7 @@ COMMANDS = {
     "chat": ("triolet.cli.chat:chat", "Chat with a model in the terminal."),
     "pull": ("triolet.cli.pull:pull", "Fetch a model before it is needed."),
     "doctor": ("triolet.cli.doctor:doctor", "Check the installation and the machine."),
+    "bench": ("triolet.cli.bench.commands:bench_app", "Measure an engine or a server."),
     "simulate": (
         "triolet.cli.simulate:simulate",
         "Play scenarios of faults against the real engine, on a virtual clock.",
