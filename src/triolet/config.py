@@ -15,8 +15,12 @@ from typing import Any, Literal, Self, cast, get_args
 
 import attrs
 
-from triolet.errors import ConfigError
+from triolet.errors import ConfigError, InvalidRequest
 from triolet.request import Timeouts
+from triolet.sampling_params import SamplingParams
+
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Sampling parameters for which a model or an operator may set the default."""
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -33,6 +37,8 @@ class ModelConfig:
         chat_template: File or text of a Jinja template that replaces the model's own.
         generation_config: "auto" takes sampling defaults from the model's
             generation_config.json, "none" ignores them.
+        override_generation_config: Sampling defaults that win over the model's:
+            temperature, top_p, top_k, min_p, repetition_penalty.
         model_implementation: "triolet" is the generic decoder, "transformers" runs
             transformers' own modules on our kernels; "auto" prefers the former.
         quantization: Of the weights, done at load: "w8a8" or "w4a8".
@@ -45,9 +51,22 @@ class ModelConfig:
     max_model_len: int | None = None
     chat_template: str | None = None
     generation_config: Literal["auto", "none"] = "auto"
+    override_generation_config: dict[str, float] = attrs.field(factory=dict[str, float])
     model_implementation: Literal["auto", "triolet", "transformers"] = "auto"
     quantization: Literal["w8a8", "w4a8"] | None = None
     load_seed: int = 0
+
+    def sampling_defaults(self, generation: Mapping[str, Any]) -> dict[str, Any]:
+        """What a request gets that does not set a sampling parameter itself.
+
+        Args:
+            generation: The model's own generation_config.json.
+        """
+        own = {} if self.generation_config == "none" else generation
+        merged = {**own, **self.override_generation_config}
+        if isinstance(top_k := merged.get("top_k"), float) and top_k.is_integer():
+            merged["top_k"] = int(top_k)  # a number is a float in a table of floats
+        return {name: merged[name] for name in SAMPLING_DEFAULTS if merged.get(name) is not None}
 
 
 @attrs.frozen(kw_only=True)
@@ -219,6 +238,17 @@ class EngineConfig:
         )
         _require(scheduler.ageing_seconds > 0, "ageing_seconds", "positive")
         _require((runner.threads or 1) >= 1, "threads", "at least 1")
+        _require(
+            self.model.override_generation_config.keys() <= set(SAMPLING_DEFAULTS),
+            "override_generation_config",
+            "a table of " + ", ".join(SAMPLING_DEFAULTS),
+        )
+        try:
+            SamplingParams(**self.model.sampling_defaults({}))
+        except InvalidRequest as error:
+            raise ConfigError(
+                f"override_generation_config: {error.message}", param="override_generation_config"
+            ) from error
         _require((self.model.max_model_len or 1) >= 1, "max_model_len", "at least 1")
         _require(runner.step_timeout_s > 0, "step_timeout_s", "positive")
 
@@ -242,6 +272,12 @@ class ServerConfig:
         api_keys: Keys of which every request must carry one; none given is open to all.
         api_keys_file: File with one key per line, added to `api_keys`.
         cors_allowed_origins: Web origins whose pages may call the API; "*" is any.
+        allowed_hosts: Names in the Host header that are answered, without port; none given is
+            any. Names of this machine keep pages of other origins out, which DNS rebinding
+            would let in.
+        root_path: Path that a proxy puts before ours, such as "/llm"; it is taken off where
+            the proxy leaves it on.
+        response_role: Role of the messages that the model writes.
         shutdown_grace_s: Seconds that running requests may go on after SIGTERM.
         ssl_certfile: PEM file of the certificate chain; serves HTTPS.
         ssl_keyfile: PEM file of its private key.
@@ -258,6 +294,11 @@ class ServerConfig:
         tool_call_parser: How the model writes calls of tools; "auto" asks its chat template.
         reasoning_parser: How the model marks its reasoning; "auto" asks its chat template,
             "none" leaves it in the text.
+        vllm_metrics: `/metrics` also shows what vLLM has under vLLM's names.
+        log_requests: Log the parameters of each request and the beginning of its prompt.
+        log_prompt_chars: How much of it, in characters or token ids.
+        otlp_traces_endpoint: URL that takes OTLP traces over HTTP, such as
+            "http://localhost:4318/v1/traces"; needs triolet[otel].
     """
 
     host: str = "127.0.0.1"
@@ -267,6 +308,9 @@ class ServerConfig:
     api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     api_keys_file: Path | None = None
     cors_allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    root_path: str = ""
+    response_role: str = "assistant"
     shutdown_grace_s: float = 30.0
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
@@ -280,6 +324,10 @@ class ServerConfig:
     direct_sink: bool = True
     tool_call_parser: ToolCallParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
+    vllm_metrics: bool = False
+    log_requests: bool = False
+    log_prompt_chars: int = 200
+    otlp_traces_endpoint: str | None = None
 
     def check(self) -> None:
         """Raise ConfigError for the first value that is out of range."""
@@ -296,6 +344,18 @@ class ServerConfig:
             "given together with ssl_certfile",
         )
         _require(self.shutdown_grace_s >= 0, "shutdown_grace_s", "0 or more")
+        _require(
+            not self.root_path or (self.root_path[0] == "/" and self.root_path[-1] != "/"),
+            "root_path",
+            'empty, or begin with "/" and not end with one',
+        )
+        _require(
+            all(host and "/" not in host for host in self.allowed_hosts),
+            "allowed_hosts",
+            "names or addresses, without scheme and path",
+        )
+        _require(0 < len(self.response_role) <= 64, "response_role", "1..64 characters")
+        _require(self.log_prompt_chars >= 0, "log_prompt_chars", "0 or more")
         _require("" not in self.api_keys, "api_keys", "non-empty strings")
         for name, kinds in (
             ("tool_call_parser", ToolCallParser),

@@ -33,9 +33,6 @@ tool calls; then the prompt is found to be too long after it was tokenized."""
 CHARS_PER_TOKEN_GUESS = 4
 """English text; the reservation is corrected once the real number is known."""
 
-SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""What a model's generation_config.json may set a default for."""
-
 
 class InputProcessor:
     """Turns what a caller gives into token ids and parameters that the engine can run.
@@ -121,12 +118,7 @@ class InputProcessor:
 
     def default_sampling(self) -> SamplingParams:
         """What a request gets that says nothing about sampling."""
-        if self._config.model.generation_config == "none":
-            return SamplingParams()
-        given = self._facts.generation
-        return SamplingParams(
-            **{name: given[name] for name in SAMPLING_DEFAULTS if given.get(name) is not None}
-        )
+        return SamplingParams(**self._config.model.sampling_defaults(self._facts.generation))
 
     def tokenize_bad_words(self, sampling: SamplingParams) -> SamplingParams:
         """Add the token ids of `bad_words`: as they stand, and after a space.

@@ -10,6 +10,7 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
+from triolet.config import SAMPLING_DEFAULTS
 from triolet.errors import InvalidRequest
 from triolet.protocol.chat_request import ChatCompletionRequest
 from triolet.protocol.completion_request import MAX_TOKENS_DEFAULT, CompletionRequest
@@ -24,9 +25,6 @@ from triolet.sampling_params import SamplingParams, StructuredOutputs
 LABEL_CHARS_MAX = 128
 CACHE_SALT_CHARS_MAX = 256
 _LABEL = re.compile(r"[A-Za-z0-9._:\-]{1,128}")
-
-MODEL_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields of generation_config.json that stand in for a request's absent ones."""
 
 
 def chat_sampling(request: ChatCompletionRequest, defaults: Mapping[str, object]) -> SamplingParams:
@@ -118,9 +116,9 @@ def _sampling(
     prompt_logprobs: int | None,
 ) -> SamplingParams:
     chosen: dict[str, object] = {}
-    for name in (*MODEL_DEFAULTS, "presence_penalty", "frequency_penalty"):
+    for name in (*SAMPLING_DEFAULTS, "presence_penalty", "frequency_penalty"):
         value = getattr(request, name)
-        if value is None and name in MODEL_DEFAULTS:
+        if value is None and name in SAMPLING_DEFAULTS:
             value = defaults.get(name)
         if value is not None:
             chosen[name] = value

@@ -50,8 +50,8 @@ def report_ignored(call: Call, ignored: tuple[str, ...]) -> None:
 
 
 def defaults(engine: EngineClient) -> Mapping[str, object]:
-    """Sampling defaults of the model, unless the operator switched them off."""
-    return {} if engine.config.model.generation_config == "none" else engine.facts.generation
+    """Sampling defaults of the model, as the operator left or changed them."""
+    return engine.config.model.sampling_defaults(engine.facts.generation)
 
 
 def answer_head(call: Call, prefix: str) -> AnswerHead:
