@@ -6,6 +6,7 @@ purpose (`world.excuses`, and the plan of each client), and excuse nothing else.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -34,6 +35,8 @@ GAUGES = (
     *("num_requests_running", "num_requests_waiting", "num_requests_live"),
     "kv_cache_blocks_used",
 )
+LIVES = "e2e_request_latency_seconds_count"
+"""Observed once per admitted request, when its scope is left."""
 CANARY = "canary"
 CANARY_PROMPT = tuple(range(40, 60))
 CANARY_TOKENS = 5
@@ -115,19 +118,22 @@ def find_leftovers_in_open_engine(world: World) -> Findings:
     yield from (f"{name} is {value}, not 0" for name, value in left.items() if value)
 
 
-def find_nonzero_gauges(world: World) -> Findings:
-    """What operators see of an idle engine is that it is idle."""
+def find_wrong_metrics(world: World) -> Findings:
+    """What operators see of an idle engine is that it is idle, and each request's one end."""
     assert world.engine is not None
-    if world.engine.health is Health.DEAD:
-        return
-    values = {
-        line.split("{")[0].removeprefix("triolet:"): float(line.rsplit(" ", 1)[1])
-        for line in world.engine.metrics().decode().splitlines()
-        if line.startswith("triolet:")
-    }
-    for gauge in GAUGES:
-        if values.get(gauge) != 0.0:
-            yield f"gauge {gauge} is {values.get(gauge)}, not 0"
+    assert world.insides is not None
+    values: defaultdict[str, float] = defaultdict(float)
+    for line in world.engine.metrics().decode().splitlines():
+        name, _, labelled = line.removeprefix("triolet:").partition("{")
+        if labelled:
+            values[name] += float(labelled.rsplit(" ", 1)[1])
+    if world.engine.health is not Health.DEAD:
+        for gauge in GAUGES:
+            if gauge not in values or values[gauge]:
+                yield f"gauge {gauge} is {values.get(gauge)}, not 0"
+    ended, left = sum(world.insides.registry.ended.values()), values[LIVES]
+    if ended != left:
+        yield f"{left:g} admitted requests were left and {ended} were ended"
 
 
 def find_wrong_health(world: World) -> Findings:
@@ -144,8 +150,8 @@ IDLE_CHECKS = {
     "idle": Check("G3: an engine without clients holds nothing", find_leftovers_in_open_engine),
     "health": Check("G8: health tells the truth", find_wrong_health),
 }
-GAUGE_CHECKS = {
-    "gauges": Check("G8: the gauges of an idle engine are 0", find_nonzero_gauges),
+METRICS_CHECKS = {
+    "metrics": Check("G2, G8: gauges are 0, and every request ended once", find_wrong_metrics),
 }
 
 
@@ -386,7 +392,7 @@ OTHER_CHECKS = {
 CHECKS: dict[str, str] = {
     **{
         name: check.about
-        for checks in (TURN_CHECKS, IDLE_CHECKS, GAUGE_CHECKS, END_CHECKS)
+        for checks in (TURN_CHECKS, IDLE_CHECKS, METRICS_CHECKS, END_CHECKS)
         for name, check in checks.items()
     },
     **OTHER_CHECKS,

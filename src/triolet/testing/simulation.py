@@ -29,8 +29,8 @@ from triolet.server.api.app import Api
 from triolet.testing.checks import (
     CHECKS,
     END_CHECKS,
-    GAUGE_CHECKS,
     IDLE_CHECKS,
+    METRICS_CHECKS,
     check_canary,
     death_is_excused,
     run_checks,
@@ -257,7 +257,7 @@ class _Play:
         assert world.engine is not None
         await wait_all_tasks_blocked()
         run_checks(world, IDLE_CHECKS)
-        run_checks(world, GAUGE_CHECKS)
+        run_checks(world, METRICS_CHECKS)
         if world.engine.health not in (Health.SERVING, Health.STARTING):
             return
         try:

@@ -146,6 +146,17 @@ class Watcher(trio.abc.Instrument):
                 world.violate(
                     "transitions", f"{entry.request_id} went from {before} to {entry.state}"
                 )
+            if before is RequestState.QUEUED and self._has_tokens(entry.request.label):
+                world.violate("transitions", f"{entry.request_id} had tokens and had not started")
+
+    def _has_tokens(self, label: str | None) -> bool:
+        """Whether a client has tokens; one that started and got some in one tick has not yet."""
+        return any(
+            output.token_ids
+            for client in self._world.clients
+            if client.label == label
+            for output in client.outputs.values()
+        )
 
     def _intervene(self, intervention: Intervention, task: trio.lowlevel.Task) -> None:
         world = self._world
