@@ -17,7 +17,7 @@ from triolet.request import FinishReason
 from triolet.sampling_params import SamplingParams
 from triolet.testing.clients import ReceivedOutput, SimulatedClient
 from triolet.testing.fake_runner import expected_tokens
-from triolet.testing.workloads import ExpectedOutput, expected_output
+from triolet.testing.workloads import ExpectedOutput, expected_output, text_of
 from triolet.testing.world import World
 
 Findings = Iterator[str]
@@ -236,6 +236,10 @@ def find_wrong_outputs(world: World) -> Findings:
         sampling = client.plan.sampling
         if client.end == "finished" and len(client.outputs) != sampling.n:
             yield f"client {client.number} got {len(client.outputs)} of {sampling.n} outputs"
+        if client.end == "finished" and sampling.prompt_logprobs is not None:
+            scored = [None if s is None else s.token_id for s in client.prompt_logprobs or ()]
+            if scored != [None, *client.plan.prompt[1:]]:
+                yield f"client {client.number} got log-probabilities of {scored} for its prompt"
         for index, got in sorted(client.outputs.items()):
             expected = expected_output(
                 client.plan, index, world.max_model_len, world.scenario.model.eos_one_in
@@ -272,7 +276,7 @@ def _compare(
             pass
     if tuple(got.token_ids) != expected.token_ids[: len(got.token_ids)]:
         yield f"tokens {got.token_ids} are not the first of {expected.token_ids}"
-    if not "".join(map(chr, got.token_ids)).startswith(got.text):
+    if not text_of(got.token_ids).startswith(got.text):
         yield f"text {got.text!r} is not that of tokens {got.token_ids}"
 
 

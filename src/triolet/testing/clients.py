@@ -72,6 +72,7 @@ class SimulatedClient:
         told: Why it was made to leave, if it was.
         arrived_at: When it came, in seconds of the run.
         ended_at: When it was gone.
+        prompt_logprobs: Those of the prompt, if they came.
         ends_seen: Calls of `finish` and `fail` of its own sink.
         is_entering: Whether it waits to be admitted.
         is_streaming: Whether it was admitted.
@@ -87,6 +88,7 @@ class SimulatedClient:
         self.told: str | None = None
         self.arrived_at: float | None = None
         self.ended_at: float | None = None
+        self.prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
         self.ends_seen = 0
         self.is_entering = False
         self.is_streaming = False
@@ -178,6 +180,7 @@ class SimulatedClient:
             return
         if plan.has_sink:
             self.usage = await stream.wait_finished()
+            self.prompt_logprobs = stream.prompt_logprobs
             self.end = "finished"
             return
         pieces = 0
@@ -190,6 +193,7 @@ class SimulatedClient:
             if plan.read_delay_s:
                 await trio.sleep(plan.read_delay_s)
         self.usage = stream.usage
+        self.prompt_logprobs = stream.prompt_logprobs
         self.end = "finished"
 
     def disconnect_with(self, disconnect: Callable[[], None]) -> None:
@@ -223,7 +227,7 @@ class _ClientSink:
         self._client.take(delta)
 
     def score_prompt(self, logprobs: tuple[TokenLogprobs | None, ...]) -> None:
-        """No simulated client asks for them."""
+        """Nothing to do: the stream has them too."""
 
     def finish(self, usage: Usage) -> None:
         """Count the end."""

@@ -244,10 +244,11 @@ class FakeEngine:
         await trio.sleep(self.script.tokenize_s)
         if isinstance(prompt, str):
             encode = self.tokenizer.encode
-            return tuple(encode(prompt, add_special_tokens=options.add_special_tokens))
-        token_ids = [item for item in prompt if isinstance(item, int)]
+            ids = tuple(encode(prompt, add_special_tokens=options.add_special_tokens))
+            return options.truncated(ids, self.max_model_len)
+        token_ids = tuple(item for item in prompt if isinstance(item, int))
         if token_ids:
-            return tuple(token_ids)
+            return options.truncated(token_ids, self.max_model_len)
         messages: list[Message] = [item for item in prompt if isinstance(item, Mapping)]
         text = self.tokenizer.render(
             messages,
@@ -257,7 +258,8 @@ class FakeEngine:
             continue_final_message=options.continue_final_message,
             template_kwargs=options.template_kwargs,
         )
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return options.truncated(ids, self.max_model_len)
 
     @asynccontextmanager
     async def generate(

@@ -37,7 +37,16 @@ from triolet.config import EngineConfig
 from triolet.errors import ConfigError, TrioletError
 from triolet.testing.faults import FAULT_CLASSES, Fault, IntSpan, Span
 
-NOT_OVER_HTTP = ("keep_one", "logprobs", "resumes", "cumulative", "sinks", "broken_sinks")
+NOT_OVER_HTTP = (
+    "keep_one",
+    "logprobs",
+    "resumes",
+    "cumulative",
+    "sinks",
+    "broken_sinks",
+    "prompt_logprobs",
+    "beams",
+)
 """Shares that a workload of HTTP clients cannot have."""
 
 
@@ -60,6 +69,8 @@ class Workload:
         sampled: Share that samples with a seed; the others are greedy.
         stops: Share that has stop strings.
         logprobs: Share that asks for log-probabilities.
+        prompt_logprobs: Share that asks for those of the prompt.
+        beams: Share that asks for a beam search.
         resumes: Share that brings the first tokens of its output.
         cumulative: Share that takes everything so far in each piece.
         deadlines: Share that has a deadline, of a kind drawn at random.
@@ -93,6 +104,8 @@ class Workload:
     sampled: float = 0.5
     stops: float = 0.0
     logprobs: float = 0.0
+    prompt_logprobs: float = 0.0
+    beams: float = 0.0
     resumes: float = 0.0
     cumulative: float = 0.0
     deadlines: float = 0.0

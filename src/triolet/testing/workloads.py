@@ -20,7 +20,8 @@ from triolet.testing.fake_runner import (
 )
 from triolet.testing.faults import IntSpan, Span
 from triolet.testing.scenario import Scenario, Workload
-from triolet.tokenizer.byte_tokenizer import ByteTokenizer
+from triolet.testing.solo import run_alone
+from triolet.tokenizer.byte_tokenizer import NUM_BYTES, ByteTokenizer
 
 POISON_TOKEN = 1
 """A prompt that begins with it kills the simulated runner."""
@@ -116,11 +117,13 @@ def expected_output(
     plan: ClientPlan, index: int, max_model_len: int, eos_one_in: int
 ) -> ExpectedOutput:
     """What output number `index` of a client must be, from its plan alone."""
+    if plan.sampling.beam_width is not None:
+        return _expected_beam(plan, index, max_model_len, eos_one_in)
     prefix = plan.prefix if index == 0 else ()
     whole = _generate(plan.prompt, plan.sampling, index, max_model_len, eos_one_in)
     end, stop = _find_stop(whole, plan.sampling.stop)
     token_ids = whole[:end]
-    text = _text(token_ids)
+    text = text_of(token_ids)
     if stop is not None:
         # A stop string may begin in a prefix, whose text is out of reach.
         text = text[: max(len(text) - len(stop), len(prefix))]
@@ -130,6 +133,19 @@ def expected_output(
         text[len(prefix) :],
         FinishReason.STOP if stop is not None or is_eos else FinishReason.LENGTH,
         stop,
+    )
+
+
+def _expected_beam(
+    plan: ClientPlan, index: int, max_model_len: int, eos_one_in: int
+) -> ExpectedOutput:
+    outputs = run_alone(
+        plan.prompt, plan.sampling, max_model_len=max_model_len, eos_one_in=eos_one_in
+    )
+    output = outputs[index]
+    assert output.finish_reason is not None
+    return ExpectedOutput(
+        tuple(output.token_ids), text_of(output.token_ids), output.finish_reason, None
     )
 
 
@@ -153,16 +169,16 @@ def _generate(
 
 def _find_stop(token_ids: Sequence[int], stops: Sequence[str]) -> tuple[int, str | None]:
     """Where the first stop string ends, and which it is; the whole length if there is none."""
-    text = _text(token_ids)
+    text = text_of(token_ids)
     for end in range(STOP_CHARS, len(text) + 1):
         if text[end - STOP_CHARS : end] in stops:
             return end, text[end - STOP_CHARS : end]
     return len(token_ids), None
 
 
-def _text(token_ids: Sequence[int]) -> str:
-    """Every token is a character, but for EOS, which is none."""
-    return "".join(chr(token_id) for token_id in token_ids if token_id != EOS_TOKEN_ID)
+def text_of(token_ids: Sequence[int]) -> str:
+    """Their text: a token is a byte, and but for beams a character; special ones are none."""
+    return bytes(t for t in token_ids if t < NUM_BYTES).decode(errors="replace")
 
 
 def _draw_plan(
@@ -190,7 +206,12 @@ def _draw_plan(
         logprobs=rng.randrange(3) if chance(workload.logprobs) else None,
         output_kind=OutputKind.CUMULATIVE if chance(workload.cumulative) else OutputKind.DELTA,
     )
-    if chance(workload.stops):
+    if chance(workload.prompt_logprobs):
+        sampling = attrs.evolve(sampling, prompt_logprobs=rng.randrange(3))
+    if chance(workload.beams):
+        width = n + rng.randrange(3)
+        sampling = attrs.evolve(sampling, beam_width=width, keep=None, temperature=0.0)
+    elif chance(workload.stops):
         sampling = attrs.evolve(sampling, stop=_draw_stops(rng, scenario, prompt, sampling))
     broken = chance(workload.broken_sinks)
     has_sink = broken or chance(workload.sinks)
@@ -212,7 +233,7 @@ def _draw_plan(
         has_sink=has_sink,
         sink_breaks_at=rng.randrange(6) if broken else None,
     )
-    if n == 1 and chance(workload.resumes):
+    if n == 1 and sampling.beam_width is None and chance(workload.resumes):
         return attrs.evolve(plan, prefix=_draw_prefix(rng, scenario, plan))
     return plan
 
@@ -243,8 +264,8 @@ def _draw_stops(
 ) -> tuple[str, ...]:
     """One that its first output contains, if that is long enough, and one of any text."""
     context = scenario.model.context_len
-    whole = _text(_generate(prompt, sampling, 0, context, scenario.model.eos_one_in))
-    stops = [_text(_draw_tokens(rng, STOP_CHARS))]
+    whole = text_of(_generate(prompt, sampling, 0, context, scenario.model.eos_one_in))
+    stops = [text_of(_draw_tokens(rng, STOP_CHARS))]
     if len(whole) >= STOP_CHARS:
         start = rng.randrange(len(whole) - STOP_CHARS + 1)
         stops.append(whole[start : start + STOP_CHARS])
