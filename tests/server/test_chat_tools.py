@@ -79,6 +79,7 @@ async def test_a_call_comes_as_a_call_and_not_as_text() -> None:
     "pieces",
     [
         ("plain",),
+        ("<thi", "nk>hm</thi", "nk>Hi"),
         ("<think>", "\nhm", "\n</think>\n\n", "Hi", " <b> "),
         ("<think>hm</think>", *PRAGUE),
         ("a", *PRAGUE, "b"),

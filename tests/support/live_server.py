@@ -54,6 +54,7 @@ async def live_server(
         http = HttpServer(app.serve_asgi, config)
         listening = await open_listeners(config)
         async with trio.open_nursery() as nursery:
+            await nursery.start(app.api.run)
             await nursery.start(http.run, listening.listeners)
             port = int(listening.url.rpartition(":")[2])
             yield LiveServer(listening.url, port, app, http, fake)

@@ -7,8 +7,7 @@ as its Python SDK sends them).
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -32,6 +31,7 @@ from triolet.protocol.tools import (
     NamedToolChoice,
     Tool,
     ToolChoiceMode,
+    flat_tools,
 )
 
 STOP_SEQUENCES_MAX = 16
@@ -180,7 +180,7 @@ def parse_messages_request(
         top_k=request.top_k,
         cache_salt=request.cache_salt,
     )
-    with _own_names():
+    with flat_tools("input_schema"):
         check_chat(chat)
     ignored = unknown_fields(body, MessagesRequest, ANTHROPIC_NOT_BUILT)
     names = [name for name in ignored if name not in WITHOUT_EFFECT]
@@ -194,21 +194,9 @@ def parse_count_tokens_request(body: Mapping[str, object]) -> ChatCompletionRequ
         InvalidRequest: The first fault, with the path of its field.
     """
     chat = _chat(structure(body, CountTokensRequest))
-    with _own_names():
+    with flat_tools("input_schema"):
         check_chat(chat)
     return chat
-
-
-@contextmanager
-def _own_names() -> Generator[None]:
-    """Name fields of tools as this protocol does, in errors of the chat's rules."""
-    try:
-        yield
-    except InvalidRequest as error:
-        for name, own in ((".function.parameters", ".input_schema"), (".function.name", ".name")):
-            error.message = error.message.replace(name, own)
-            error.param = None if error.param is None else error.param.replace(name, own)
-        raise
 
 
 def _ignored_parts(request: MessagesRequest) -> list[str]:

@@ -83,14 +83,16 @@ class OutputReader:
         self._seed = f"{seed}/{index}"
         self._parser = OutputParser(reading.parser)
         self._finish: tuple[str | None, str | int | None] = (None, None)
+        self._undecided_tokens = 0
         self.reasoning_tokens = 0
         self.num_calls = 0
 
     def put(self, delta: OutputDelta) -> list[OutputPiece]:
         """What a delta adds. After it, `finish` is known if the delta is the last."""
-        was_reasoning = self._parser.is_reasoning
+        was_decided = self._parser.reasoning_decided
         pieces = self._parser.push(delta.text)
-        self._count_reasoning(delta, was_reasoning)
+        if not was_decided:
+            self._count_reasoning(delta)
         if delta.finish_reason is not None:
             pieces += self._parser.finish()
         out = [self._identified(piece) for piece in pieces]
@@ -118,13 +120,20 @@ class OutputReader:
         digest = hashlib.sha256(f"{self._seed}/{index}".encode()).hexdigest()
         return digest[:MISTRAL_ID_CHARS] if self._reading.short_ids else f"call_{digest[:24]}"
 
-    def _count_reasoning(self, delta: OutputDelta, was_reasoning: bool) -> None:
-        """A delta may hold the end of reasoning and what follows: its token tells where."""
-        is_reasoning = self._parser.is_reasoning
-        if not was_reasoning and not is_reasoning:
+    def _count_reasoning(self, delta: OutputDelta) -> None:
+        """Count tokens until reasoning has ended, or it is clear that there is none.
+
+        A delta may hold its end and what follows; where the end is one token, it tells where.
+        """
+        self._undecided_tokens += len(delta.token_ids)
+        if not self._parser.reasoning_decided:
+            if self._parser.is_reasoning:
+                self.reasoning_tokens = self._undecided_tokens
             return
+        if not self._parser.has_reasoned:
+            return
+        behind = 0
         end_id = self._reading.reasoning_end_id
-        if not is_reasoning and end_id is not None and end_id in delta.token_ids:
-            self.reasoning_tokens += delta.token_ids.index(end_id) + 1
-        else:
-            self.reasoning_tokens += len(delta.token_ids)
+        if end_id is not None and end_id in delta.token_ids:
+            behind = len(delta.token_ids) - delta.token_ids.index(end_id) - 1
+        self.reasoning_tokens = self._undecided_tokens - behind

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -139,6 +140,25 @@ def template_tool(tool: FunctionSpec) -> dict[str, object]:
         function["description"] = tool.description
     function["parameters"] = dict(parameters_of(tool))
     return {"type": "function", "function": function}
+
+
+@contextmanager
+def flat_tools(parameters: str) -> Generator[None]:
+    """Name a tool's fields as protocols do that have no `function` around them.
+
+    Args:
+        parameters: Their name of the schema of the arguments.
+    """
+    try:
+        yield
+    except InvalidRequest as error:
+        for nested, flat in (
+            (".function.parameters", f".{parameters}"),
+            (".function.name", ".name"),
+        ):
+            error.message = error.message.replace(nested, flat)
+            error.param = None if error.param is None else error.param.replace(nested, flat)
+        raise
 
 
 def _check_tools(tools: Sequence[Tool]) -> None:

@@ -82,6 +82,7 @@ async def serve(
     try:
         async with trio.open_nursery() as nursery:
             process.scope = nursery.cancel_scope
+            await nursery.start(app.api.run)
             await nursery.start(process.http.run, listening.listeners)
             if handle_signals:
                 await nursery.start(process.receive_signals)

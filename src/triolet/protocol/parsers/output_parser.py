@@ -64,6 +64,7 @@ class OutputParser:
 
     Attributes:
         num_calls: Calls found so far.
+        has_reasoned: Whether there was reasoning, and it has ended.
     """
 
     def __init__(self, settings: ParserSettings) -> None:
@@ -81,6 +82,12 @@ class OutputParser:
         self._body: list[str] = []
         self._out: list[Piece] = []
         self.num_calls = 0
+        self.has_reasoned = False
+
+    @property
+    def reasoning_decided(self) -> bool:
+        """Whether reasoning has ended, or it is clear that there is none."""
+        return self.has_reasoned or not (self._may_reason or self.is_reasoning)
 
     @property
     def is_reasoning(self) -> bool:
@@ -169,6 +176,7 @@ class OutputParser:
         self._space.drop_all()
         self._state = _State.EDGE
         self._space.drop_next()
+        self.has_reasoned = True
         return end + len(marks.end)
 
     def _content(self, text: str, at: int) -> int:

@@ -83,6 +83,10 @@ class Api:
         """End every request in progress with a 503 or, in mid-stream, an error event."""
         self.services.live.end_all(NotServing(reason, retry_after_s=1))
 
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own what outlives its HTTP request: background responses. Runs until cancelled."""
+        await self.services.responses.run(task_status=task_status)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3.0. Refuses event loops other than trio."""
         if not trio.lowlevel.in_trio_run():

@@ -19,6 +19,7 @@ from triolet.server.api.error_response import Response
 from triolet.server.api.exchange import Exchange
 from triolet.server.api.gate import Caller
 from triolet.server.api.live import LiveRequests
+from triolet.server.api.response_store import ResponseStore
 from triolet.server.api.sse import EventWriter
 
 R = TypeVar("R")
@@ -41,6 +42,7 @@ class Services:
         clock: Unix time in seconds.
         tree: More for `/debug/tree`, from the server that owns the sockets.
         dialect: How the model writes, once it is known.
+        responses: Responses that are kept, or made in the background.
     """
 
     config: ServerConfig
@@ -52,6 +54,7 @@ class Services:
     draining: bool = False
     tree: Callable[[], Mapping[str, object]] | None = None
     dialect: ModelDialect | None = None
+    responses: ResponseStore = attrs.field(factory=ResponseStore)
 
     def health(self) -> Health:
         """State of the server as a whole."""

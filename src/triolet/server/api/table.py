@@ -7,7 +7,7 @@ import re
 import attrs
 
 from triolet.server.api.call import Route
-from triolet.server.api.routes import generate, messages, models, operations, tokenize
+from triolet.server.api.routes import generate, messages, models, operations, responses, tokenize
 
 
 @attrs.frozen
@@ -36,6 +36,13 @@ ENDPOINTS = (
     Endpoint("/v1/completions", {"POST": generate.completions}),
     Endpoint("/v1/messages", {"POST": messages.create_message}),
     Endpoint("/v1/messages/count_tokens", {"POST": messages.count_tokens}),
+    Endpoint("/v1/responses", {"POST": responses.create_response}),
+    Endpoint("/v1/responses/{response_id}/cancel", {"POST": responses.cancel_response}),
+    Endpoint("/v1/responses/{response_id}/input_items", {"GET": responses.list_input_items}),
+    Endpoint(
+        "/v1/responses/{response_id}",
+        {"GET": responses.get_response, "DELETE": responses.delete_response},
+    ),
     Endpoint("/v1/models", {"GET": models.list_models}),
     Endpoint("/v1/models/{model}", {"GET": models.retrieve_model}),
     Endpoint("/v1/requests/{request_id}/cancel", {"POST": operations.cancel_request}),
@@ -49,7 +56,9 @@ ENDPOINTS = (
     Endpoint("/debug/tree", {"GET": operations.debug_tree}),
 )
 
-BODILESS = frozenset({"/ping", "/v1/requests/{request_id}/cancel"})
+BODILESS = frozenset(
+    {"/ping", "/v1/requests/{request_id}/cancel", "/v1/responses/{response_id}/cancel"}
+)
 """Paths whose POST takes no body."""
 
 
