@@ -8,11 +8,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Literal, Protocol
 
 import attrs
 
 from triolet.config import EngineConfig
+from triolet.errors import InvalidRequest
 from triolet.messages.runner_to_scheduler import RunnerInfo as RunnerInfo
 from triolet.model_source.facts import ModelFacts
 from triolet.output import OutputDelta, Sink, TokenLogprobs, Usage
@@ -35,6 +36,9 @@ class PromptOptions:
         add_generation_prompt: See `Tokenizer.render`.
         continue_final_message: See `Tokenizer.render`.
         template_kwargs: See `Tokenizer.render`.
+        truncate_prompt_tokens: Tokens that are left of a longer prompt, for every kind of
+            prompt; -1 is all that the context holds, None cuts nothing.
+        truncation_side: Where the rest is cut off.
     """
 
     add_special_tokens: bool = True
@@ -43,6 +47,28 @@ class PromptOptions:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     template_kwargs: Mapping[str, object] | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] = "left"
+
+    def truncated(self, token_ids: tuple[int, ...], max_model_len: int) -> tuple[int, ...]:
+        """What is left of a prompt.
+
+        Raises:
+            InvalidRequest: It would be nothing, or more than the context.
+        """
+        wanted = self.truncate_prompt_tokens
+        if wanted is None:
+            return token_ids
+        longest = max_model_len - 1  # one token of output at least
+        if wanted == -1:
+            wanted = longest
+        if not 1 <= wanted <= longest:
+            raise InvalidRequest(
+                f"truncate_prompt_tokens must be -1 or in 1..{longest} with this model, got "
+                f"{wanted}",
+                param="truncate_prompt_tokens",
+            )
+        return token_ids[-wanted:] if self.truncation_side == "left" else token_ids[:wanted]
 
 
 class Health(enum.StrEnum):

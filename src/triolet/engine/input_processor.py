@@ -84,7 +84,8 @@ class InputProcessor:
             if len(prompt) == 0:
                 raise InvalidRequest("prompt must not be empty", param="prompt")
             if _is_token_ids(prompt):
-                return tuple(cast("Sequence[int]", prompt))
+                token_ids = tuple(cast("Sequence[int]", prompt))
+                return options.truncated(token_ids, info.max_model_len)
         chars = (
             len(prompt)
             if isinstance(prompt, str)
@@ -98,7 +99,8 @@ class InputProcessor:
                 param="prompt" if isinstance(prompt, str) else "messages",
             )
         encode = functools.partial(self._encode, prompt, options)
-        return await self._offload.run(encode, on_abandoned=on_abandoned)
+        token_ids = await self._offload.run(encode, on_abandoned=on_abandoned)
+        return options.truncated(token_ids, info.max_model_len)
 
     def _encode(self, prompt: Prompt, options: PromptOptions) -> tuple[int, ...]:
         """In a worker thread."""

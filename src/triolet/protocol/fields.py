@@ -48,20 +48,24 @@ class NotBuilt:
 
 
 _FUNCTIONS = "use tools and tool_choice, which replaced it"
-_BEAM = "beam search is not offered over HTTP"
+_GUIDED = "use structured_outputs, which replaced it"
 _MEDIA = "only text goes in and out"
 
 SHARED_NOT_BUILT: Mapping[str, NotBuilt] = {
-    "use_beam_search": NotBuilt(_BEAM, (False,)),
-    "length_penalty": NotBuilt(_BEAM, (1, 1.0)),
-    "truncate_prompt_tokens": NotBuilt("shorten the prompt before sending it"),
     "logprob_token_ids": NotBuilt("use top_logprobs"),
     "prompt_embeds": NotBuilt("send text or token ids"),
     "spaces_between_special_tokens": NotBuilt("special tokens are joined as they are", (True,)),
-    "return_tokens_as_token_ids": NotBuilt("use return_token_ids", (False,)),
     "thinking_token_budget": NotBuilt("use max_tokens", (-1,)),
     "repetition_detection": NotBuilt("use frequency_penalty"),
     "kv_transfer_params": NotBuilt("KV blocks are not moved between servers"),
+    "ec_transfer_params": NotBuilt("there is no encoder whose cache could be moved"),
+    "stream_interval": NotBuilt("every step is streamed", (1,)),
+    "return_weight_versions": NotBuilt("weights do not change while serving", (False,)),
+    "watermarking": NotBuilt("outputs are not marked", (False,)),
+    "guided_json": NotBuilt(_GUIDED),
+    "guided_regex": NotBuilt(_GUIDED),
+    "guided_choice": NotBuilt(_GUIDED),
+    "guided_grammar": NotBuilt(_GUIDED),
     "vllm_xargs": NotBuilt("extra arguments have no receiver here", ({},)),
     "logits_processors": NotBuilt("name them when the server is started"),
 }
@@ -78,6 +82,8 @@ CHAT_NOT_BUILT: Mapping[str, NotBuilt] = {
     "chat_template": NotBuilt("templates are the server's configuration, not the request's"),
     "media_io_kwargs": NotBuilt(_MEDIA),
     "mm_processor_kwargs": NotBuilt(_MEDIA),
+    "add_special_tokens": NotBuilt("the template writes them itself", (False,)),
+    "return_prompt_text": NotBuilt("ask /v1/chat/completions/render", (False,)),
 }
 
 COMPLETION_NOT_BUILT: Mapping[str, NotBuilt] = {

@@ -58,6 +58,9 @@ class StructuredOutputsField:
     choice: tuple[str, ...] | None = None
     grammar: str | None = None
     disable_any_whitespace: bool = False
+    whitespace_pattern: str | None = None
+    disable_additional_properties: bool = False
+    structural_tag: Mapping[str, object] | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +88,17 @@ class GenerationFields:
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
     prompt_logprobs: Annotated[int, Range(low=0)] | None = None
+    use_beam_search: bool = False
+    length_penalty: float | None = None
+    truncate_prompt_tokens: Annotated[int, Range(low=-1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsField | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     echo: bool = False
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
     priority: Annotated[int, Range(-(2**31), 2**31 - 1)] = 0
     cache_salt: str | None = None
     request_id: str | None = None

@@ -20,6 +20,25 @@ class TokenNames(Protocol):
         ...
 
 
+class TokenIdNames:
+    """Names that can be read back: "token_id:17" (`return_tokens_as_token_ids`).
+
+    Args:
+        names: Whose bytes stay.
+    """
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names = names
+
+    def token_text(self, token_id: int) -> str:
+        """The id, as vLLM writes it."""
+        return f"token_id:{token_id}"
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes of one token."""
+        return self._names.token_bytes(token_id)
+
+
 def chat_logprobs(delta: OutputDelta, names: TokenNames) -> list[dict[str, object]]:
     """Entries of `choices[].logprobs.content` for the tokens of a delta."""
     return [

@@ -76,6 +76,11 @@ def check_common(request: GenerationFields) -> None:
         raise InvalidRequest(
             "prompt_logprobs cannot be streamed; set stream to false", param="prompt_logprobs"
         )
+    if request.truncation_side is not None and request.truncate_prompt_tokens is None:
+        raise InvalidRequest(
+            "truncation_side needs truncate_prompt_tokens", param="truncation_side"
+        )
+    _check_beam_search(request)
     if request.request_id is not None and not valid_label(request.request_id):
         raise InvalidRequest(
             "request_id must be 1..128 characters of A-Z a-z 0-9 . _ : -", param="request_id"
@@ -86,12 +91,28 @@ def check_common(request: GenerationFields) -> None:
         )
 
 
+def _check_beam_search(request: GenerationFields) -> None:
+    if not request.use_beam_search:
+        if request.length_penalty not in (None, 1.0):
+            raise InvalidRequest(
+                "length_penalty needs use_beam_search to be true", param="length_penalty"
+            )
+    elif request.stream:
+        raise InvalidRequest(
+            "beam search knows its outputs at the end only; set stream to false",
+            param="use_beam_search",
+        )
+
+
 def valid_label(label: str) -> bool:
     """Whether a client's own name of a request is short and plain enough to be echoed."""
     return _LABEL.fullmatch(label) is not None
 
 
-CHAT_NAMES = {"prompt": "messages", "logprobs": "top_logprobs"}
+WIRE_NAMES = {"deadline": "deadline_ms", "beam_width": "use_beam_search"}
+"""Fields of the engine -> fields of any request."""
+
+CHAT_NAMES = {**WIRE_NAMES, "prompt": "messages", "logprobs": "top_logprobs"}
 """Fields of the engine -> fields of a chat request."""
 
 
@@ -116,6 +137,11 @@ def _sampling(
     prompt_logprobs: int | None,
 ) -> SamplingParams:
     chosen: dict[str, object] = {}
+    if request.use_beam_search:
+        # As in vLLM, n is the width. The model's defaults are for sampling.
+        chosen["beam_width"] = request.n
+        chosen["length_penalty"] = 1.0 if request.length_penalty is None else request.length_penalty
+        defaults = {}
     for name in (*SAMPLING_DEFAULTS, "presence_penalty", "frequency_penalty"):
         value = getattr(request, name)
         if value is None and name in SAMPLING_DEFAULTS:
@@ -183,6 +209,14 @@ def _from_format(response_format: ResponseFormat) -> StructuredOutputs | None:
 
 
 def _from_structured_outputs(field: StructuredOutputsField) -> StructuredOutputs:
+    for name in ("whitespace_pattern", "disable_additional_properties", "structural_tag"):
+        if getattr(field, name):
+            param = f"structured_outputs.{name}"
+            raise InvalidRequest(
+                f"{param} is not supported: llguidance has no such option",
+                param=param,
+                code="unsupported_parameter",
+            )
     schema = field.json
     return StructuredOutputs(
         json_schema=schema if schema is None or isinstance(schema, str) else json.dumps(schema),

@@ -23,6 +23,7 @@ from triolet.protocol.tools import ToolUse
 from triolet.sampling_params import SamplingParams, StructuredOutputs
 from triolet.server.api.call import Call
 from triolet.server.api.dialect import ModelDialect, model_dialect
+from triolet.server.api.job import prompt_options
 
 
 @attrs.frozen
@@ -122,7 +123,8 @@ async def _prompt(
     """The prompt, how to render it, and whether it ends inside of reasoning."""
     own = dialect.dialect
     messages = await call.compute(partial(_messages, request, tools, own))
-    options = PromptOptions(
+    options = attrs.evolve(
+        prompt_options(request),
         tools=tools.for_template if own.states_tools else None,
         documents=request.documents,
         add_generation_prompt=request.add_generation_prompt,

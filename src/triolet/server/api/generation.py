@@ -244,7 +244,8 @@ async def _accepted(
         return AcceptedPrompt(token_ids)
     read = partial(_read_prompt, engine, token_ids, job.sampling.skip_special_tokens)
     pieces = await offload.run(read)
-    text = prompt if isinstance(prompt, str) else "".join(pieces)
+    is_whole = job.options.truncate_prompt_tokens is None
+    text = prompt if isinstance(prompt, str) and is_whole else "".join(pieces)
     return AcceptedPrompt(token_ids, text, pieces if job.echo_pieces else ())
 
 

@@ -10,6 +10,7 @@ from triolet.protocol.answer import Answer, AnswerHead
 from triolet.protocol.fields import ignored_header
 from triolet.protocol.generation_request import GenerationFields
 from triolet.protocol.json_body import clip
+from triolet.protocol.logprobs import TokenIdNames, TokenNames
 from triolet.protocol.sampling import check_common
 from triolet.sampling_params import SamplingParams
 from triolet.server.api.call import Call
@@ -61,6 +62,20 @@ def answer_head(call: Call, prefix: str) -> AnswerHead:
         id=f"{prefix}{call.request_id}",
         created=int(services.clock()),
         model=services.model_names()[0],
+    )
+
+
+def token_names(engine: EngineClient, request: GenerationFields) -> TokenNames:
+    """What tokens are called in the logprobs of an answer."""
+    own: TokenNames = engine.tokenizer
+    return TokenIdNames(own) if request.return_tokens_as_token_ids else own
+
+
+def prompt_options(request: GenerationFields) -> PromptOptions:
+    """How a prompt is cut that is too long."""
+    return PromptOptions(
+        truncate_prompt_tokens=request.truncate_prompt_tokens,
+        truncation_side=request.truncation_side or "left",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import attrs
 
-from triolet.engine.client import PromptOptions
 from triolet.protocol.chat_answer import ChatBody, ChatShape, ChatStream
 from triolet.protocol.chat_request import (
     ChatCompletionRequest,
@@ -17,7 +16,13 @@ from triolet.protocol.completion_answer import (
     CompletionStream,
 )
 from triolet.protocol.completion_request import parse_completion_request
-from triolet.protocol.sampling import CHAT_NAMES, chat_sampling, completion_sampling, wire_names
+from triolet.protocol.sampling import (
+    CHAT_NAMES,
+    WIRE_NAMES,
+    chat_sampling,
+    completion_sampling,
+    wire_names,
+)
 from triolet.server.api.call import Call
 from triolet.server.api.chat import chat_plan
 from triolet.server.api.error_response import Response
@@ -25,9 +30,11 @@ from triolet.server.api.job import (
     answer_head,
     check_fields,
     defaults,
+    prompt_options,
     report_ignored,
     request_job,
     run_job,
+    token_names,
 )
 
 
@@ -49,7 +56,7 @@ async def chat_completions(call: Call) -> Response | None:
         hides = plan.reading is not None and plan.reading.hides_reasoning
         shape = ChatShape(
             n=request.n,
-            names=engine.tokenizer,
+            names=token_names(engine, request),
             logprobs=request.logprobs and not hides,
             return_token_ids=request.return_token_ids and not hides,
             include_usage=request.include_usage,
@@ -74,7 +81,7 @@ async def completions(call: Call) -> Response | None:
     report_ignored(call, ignored)
     sampling = completion_sampling(request, defaults(engine))
     prompts = request.prompts
-    options = PromptOptions(add_special_tokens=request.add_special_tokens)
+    options = attrs.evolve(prompt_options(request), add_special_tokens=request.add_special_tokens)
     job = attrs.evolve(
         request_job(call, request, prompts, options, sampling),
         echo=request.echo,
@@ -83,7 +90,7 @@ async def completions(call: Call) -> Response | None:
     shape = CompletionShape(
         n=request.n,
         num_prompts=len(prompts),
-        names=engine.tokenizer,
+        names=token_names(engine, request),
         logprobs=request.logprobs is not None,
         prompt_logprobs=request.prompt_logprobs is not None,
         echo=request.echo,
@@ -94,7 +101,8 @@ async def completions(call: Call) -> Response | None:
     )
     head = answer_head(call, "cmpl-")
     answer = CompletionStream(head, shape) if request.stream else CompletionBody(head, shape)
-    return await run_job(call, engine, job, answer, stream=request.stream)
+    with wire_names(WIRE_NAMES):
+        return await run_job(call, engine, job, answer, stream=request.stream)
 
 
 def _chat_echo(request: ChatCompletionRequest) -> str:
