@@ -118,6 +118,7 @@ def main() -> None:
     results: list[tuple[Mutant, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "src"
+        shutil.copytree(SCENARIOS, tree.parent / "scenarios")
         shutil.copytree(ROOT / "src", tree, ignore=shutil.ignore_patterns("__pycache__"))
         preload()
         if judge(tree) != "survived":
@@ -318,7 +319,7 @@ def _first_violation(tree: Path) -> str:
     from triolet.testing.scenario import load_scenario
 
     assert Path(simulation.__file__).is_relative_to(tree), "the installed code was loaded"
-    scenarios = [load_scenario(path) for path in sorted(SCENARIOS.glob("*.toml"))]
+    scenarios = [load_scenario(path) for path in sorted((tree.parent / "scenarios").glob("*.toml"))]
     for seed in SEEDS:
         for scenario in scenarios:
             run = simulation.simulate(scenario, seed)

@@ -19,6 +19,7 @@ from triolet.testing.clients import ReceivedOutput, SimulatedClient
 from triolet.testing.fake_runner import expected_tokens
 from triolet.testing.workloads import ExpectedOutput, expected_output, text_of
 from triolet.testing.world import World
+from triolet.tracker.request_state import RequestState
 
 Findings = Iterator[str]
 
@@ -35,6 +36,13 @@ GAUGES = (
     *("num_requests_running", "num_requests_waiting", "num_requests_live"),
     "kv_cache_blocks_used",
 )
+FINAL_STATES = {
+    "finished": {RequestState.FINISHED},
+    "failed": {RequestState.FAILED},
+    "dead": {RequestState.FAILED},
+    "refused": {RequestState.FAILED},
+}
+"""How the request of a client ended in the registry; whoever leaves may leave after its end."""
 LIVES = "e2e_request_latency_seconds_count"
 """Observed once per admitted request, when its scope is left."""
 CANARY = "canary"
@@ -301,6 +309,11 @@ def find_wrong_number_of_ends(world: World) -> Findings:
             is_told = client.end in ("finished", "failed", "dead")
             if not is_told <= client.ends_seen <= 1:
                 yield f"client {client.number} was told {client.ends_seen} times of its end"
+        state = world.final_states.get(client.label)
+        fitting = FINAL_STATES.get(client.end or "", {state})
+        was_cancelled = client.label in world.excuses.cancelled_labels
+        if client.is_streaming and not was_cancelled and state not in (None, *fitting):
+            yield f"client {client.number} {client.end}, and its request is {state}"
     assert world.insides is not None
     ended = sum(world.insides.registry.ended.values())
     seen = world.counts["requests"]
@@ -313,16 +326,25 @@ def find_missed_deadlines(world: World) -> Findings:
     if world.excuses.clock_jumped:
         return
     for client in world.clients:
+        if client.ended_at is None or client.arrived_at is None:
+            continue
+        if client.plan.read_delay_s or client.plan.ignores_s is not None:
+            continue  # it looked later
+        took = client.ended_at - client.arrived_at
+        total = client.plan.timeouts.total
+        if total is not None and took > total + _tokenizing_s(client, world) + TIME_TOLERANCE_S:
+            yield f"client {client.number} was there for {took} s; its limit is {total} s"
         if client.error is None or client.error.code != "deadline_exceeded":
             continue
-        if client.ended_at is None or client.arrived_at is None or client.plan.read_delay_s:
-            continue
         limits = [s for s in attrs.astuple(client.plan.timeouts) if s is not None]
-        tokenizing = world.scenario.model.tokenize_s if client.plan.is_text else 0.0
-        took = client.ended_at - client.arrived_at
-        longest = max(min(limits), tokenizing) + TIME_TOLERANCE_S
+        longest = max(min(limits), _tokenizing_s(client, world)) + TIME_TOLERANCE_S
         if not min(limits) - TIME_TOLERANCE_S <= took <= longest:
             yield f"client {client.number} was ended after {took} s; its limit is {min(limits)} s"
+
+
+def _tokenizing_s(client: SimulatedClient, world: World) -> float:
+    """For how long a deadline cannot be kept: tokenizing is not interrupted by it."""
+    return world.scenario.model.tokenize_s if client.plan.is_text else 0.0
 
 
 def find_leftovers(world: World) -> Findings:

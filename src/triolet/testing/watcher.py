@@ -16,10 +16,11 @@ from typing_extensions import override
 
 from triolet.errors import ConfigError
 from triolet.request import RequestId
-from triolet.testing.checks import TURN_CHECKS, run_checks
+from triolet.testing.checks import TIME_TOLERANCE_S, TURN_CHECKS, run_checks
 from triolet.testing.determinism import throw_at_next_step
 from triolet.testing.nemesis import InjectedCrash
 from triolet.testing.world import World
+from triolet.tracker.registry import RequestEntry
 from triolet.tracker.request_state import TRANSITIONS, RequestState
 
 ACTOR_PREFIX = "triolet "
@@ -148,6 +149,21 @@ class Watcher(trio.abc.Instrument):
                 )
             if before is RequestState.QUEUED and self._has_tokens(entry.request.label):
                 world.violate("transitions", f"{entry.request_id} had tokens and had not started")
+            if entry.state.is_final:
+                self._note_end(entry)
+
+    def _note_end(self, entry: RequestEntry) -> None:
+        world, request = self._world, entry.request
+        if request.label is not None:
+            world.final_states[request.label] = entry.state
+        limit_s = request.timeouts.queue
+        if entry.start_time is None or limit_s is None or world.excuses.clock_jumped:
+            return
+        waited_s = entry.start_time - request.arrival_time
+        if waited_s > limit_s + TIME_TOLERANCE_S:
+            world.violate(
+                "deadlines", f"{entry.request_id} started after {waited_s} s; its limit: {limit_s}"
+            )
 
     def _has_tokens(self, label: str | None) -> bool:
         """Whether a client has tokens; one that started and got some in one tick has not yet."""

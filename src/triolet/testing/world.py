@@ -106,6 +106,7 @@ class World:
         tick: Scheduler ticks so far.
         death: What opening or leaving the engine raised.
         max_model_len: Of the engine.
+        final_states: How requests ended, by the label of their client.
         logged_errors: Messages logged as errors.
     """
 
@@ -131,6 +132,7 @@ class World:
     tick: int = 0
     death: TrioletError | None = None
     max_model_len: int = 0
+    final_states: dict[str, RequestState] = attrs.field(factory=dict[str, "RequestState"])
     logged_errors: list[str] = attrs.field(factory=list[str])
 
     def rng(self, purpose: str) -> random.Random:
