@@ -100,7 +100,10 @@ def _term(structured: StructuredOutputs) -> str:
         return "/" + structured.regex.replace("/", "\\/") + "/"
     schema = '{"type": "object"}' if structured.json_schema is None else structured.json_schema
     return _json_term(
-        json.loads(schema), strict=structured.strict, spaces=structured.any_whitespace
+        json.loads(schema),
+        strict=structured.strict,
+        any_whitespace=structured.any_whitespace,
+        separators=(",", ":"),
     )
 
 
@@ -162,7 +165,7 @@ _SPELLINGS: Mapping[str, _Spelling] = {
 
 def _call(spelling: _Spelling, tool: FunctionSpec, marker: Marker) -> str:
     head = f'{{"name": {json.dumps(tool.name)}, "{spelling.arguments}": '
-    arguments = _json_term(parameters_of(tool), strict=tool.strict, spaces=False)
+    arguments = _json_term(parameters_of(tool), strict=tool.strict, separators=(", ", ": "))
     return _join(
         _terms(spelling.begin, marker),
         quoted(head),
@@ -179,14 +182,23 @@ def _join(*terms: str) -> str:
     return " ".join(filter(None, terms))
 
 
-def _json_term(schema: object, *, strict: bool, spaces: bool) -> str:
-    """`%json` of a schema, with options that the schema's own cannot lift."""
+def _json_term(
+    schema: object, *, strict: bool, any_whitespace: bool = False, separators: tuple[str, str]
+) -> str:
+    """`%json` of a schema, with options that the schema's own cannot lift.
+
+    Args:
+        schema: Parsed.
+        strict: Refuse keywords that cannot be enforced.
+        any_whitespace: Allow (bounded) white space between tokens.
+        separators: Between items, and between key and value.
+    """
     fields = {} if schema is True else dict(cast("Mapping[str, object]", schema))
     fields["x-guidance"] = {
         "lenient": not strict,
-        "whitespace_flexible": spaces,
-        "whitespace_pattern": "[\\x20\\x0A\\x0D\\x09]{1,32}" if spaces else None,
-        "item_separator": "," if spaces else ", ",
-        "key_separator": ":" if spaces else ": ",
+        "whitespace_flexible": any_whitespace,
+        "whitespace_pattern": "[\\x20\\x0A\\x0D\\x09]{1,32}" if any_whitespace else None,
+        "item_separator": separators[0],
+        "key_separator": separators[1],
     }
     return "%json " + json.dumps(fields)

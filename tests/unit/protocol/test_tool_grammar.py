@@ -1,0 +1,195 @@
+"""Grammars of forced calls, as llguidance follows them with a tokenizer made in code."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from support.chat_models import hermes
+from triolet.errors import InvalidRequest
+from triolet.grammar.compile import check_grammar, compile_grammar
+from triolet.protocol.parsers.formats import FORMATS
+from triolet.protocol.parsers.output_parser import (
+    OutputParser,
+    ParserSettings,
+    ReasoningMarks,
+    join_pieces,
+)
+from triolet.protocol.tool_grammar import (
+    call_grammar,
+    forced_format,
+    grammar_after_reasoning,
+    quoted,
+)
+from triolet.protocol.tools import FunctionSpec
+from triolet.sampling_params import StructuredOutputs
+
+EOS = "<eos>"
+MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+SPECIAL = ("[TOOL_CALLS]", "[THINK]", "[/THINK]", EOS)
+THINK = ReasoningMarks("<think>", "</think>")
+SCHEMA = {
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+TOOLS = (FunctionSpec(name="f", parameters=SCHEMA), FunctionSpec(name="g.h"))
+CALL = hermes("f", a="x")
+
+
+@functools.cache
+def backend() -> Tokenizer:
+    """A byte-level tokenizer whose markers are tokens, as those of real models are."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens([AddedToken(text, special=False) for text in MARKERS])
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+    return tokenizer
+
+
+def marker(text: str) -> str:
+    token_id = backend().token_to_id(text)
+    return quoted(text) if token_id is None else f"<[{token_id}]>"
+
+
+def allows(structured: StructuredOutputs, text: str) -> bool:
+    """Whether a text is a whole sentence of a grammar."""
+    check_grammar(structured)
+    tokenizer = backend()
+    eos = tokenizer.token_to_id(EOS)
+    assert eos is not None
+    guide = LLTokenizer(tokenizer.to_str(), n_vocab=tokenizer.get_vocab_size(), eos_token=[eos])
+    matcher = LLMatcher(guide, compile_grammar(structured), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    token_ids = tokenizer.encode(text, add_special_tokens=False).ids
+    return all(matcher.consume_token(i) for i in token_ids) and bool(matcher.is_accepting())
+
+
+@pytest.mark.parametrize(
+    ("call_format", "options", "text", "allowed"),
+    [
+        ("hermes", {}, CALL, True),
+        ("hermes", {}, f"{CALL}\n{hermes('g.h')}", True),
+        ("hermes", {}, f"{CALL}\n", False),
+        ("hermes", {}, "", False),
+        ("hermes", {}, "Hi", False),
+        ("hermes", {}, hermes("f"), False),
+        ("hermes", {}, hermes("f", a=1), False),
+        ("hermes", {}, hermes("other"), False),
+        ("hermes", {}, "\n".join([CALL] * 17), False),
+        ("hermes", {"parallel": False}, CALL, True),
+        ("hermes", {"parallel": False}, f"{CALL}\n{CALL}", False),
+        ("hermes", {"reasoning": THINK}, CALL, True),
+        ("hermes", {"reasoning": THINK}, f"<think>\nhm <b>\n</think>\n\n{CALL}", True),
+        ("hermes", {"reasoning": THINK}, f"<think>hm</think>{CALL}", True),
+        ("hermes", {"reasoning": THINK}, "<think>hm</think>", False),
+        ("hermes", {"reasoning": THINK}, f"hm{CALL}", False),
+        ("hermes", {"reasoning": THINK, "reasoning_open": True}, f"hm</think>\n\n{CALL}", True),
+        ("hermes", {"reasoning": THINK, "reasoning_open": True}, CALL, False),
+        (
+            "mistral",
+            {},
+            '[TOOL_CALLS][{"name": "f", "arguments": {"a": "x"}}, {"name": "g.h", "arguments": {}}]',
+            True,
+        ),
+        ("mistral", {}, "[TOOL_CALLS][]", False),
+        (
+            "mistral",
+            {"reasoning": ReasoningMarks("[THINK]", "[/THINK]")},
+            '[THINK]hm[/THINK][TOOL_CALLS][{"name": "g.h", "arguments": {}}]',
+            True,
+        ),
+        (
+            "llama3_json",
+            {},
+            '{"name": "f", "parameters": {"a": "x"}}; {"name": "g.h", "parameters": {}}',
+            True,
+        ),
+        ("hermes", {"otherwise": StructuredOutputs(json_object=True)}, '{"a":1}', True),
+        ("hermes", {"otherwise": StructuredOutputs(json_object=True)}, CALL, True),
+        ("hermes", {"otherwise": StructuredOutputs(json_object=True)}, "Hi", False),
+    ],
+)
+def test_sentences_of_forced_calls(
+    call_format: str, options: dict[str, Any], text: str, allowed: bool
+) -> None:
+    options = {"parallel": True, "marker": marker, **options}
+    grammar = call_grammar(call_format, TOOLS, **options)
+    assert allows(grammar, text) is allowed
+    if allowed:
+        reading = ParserSettings(
+            reasoning=options.get("reasoning"),
+            reasoning_open=options.get("reasoning_open", False),
+            calls=FORMATS[call_format],
+            tools={tool.name: {} for tool in TOOLS},
+        )
+        parser = OutputParser(reading)
+        _, content, calls = join_pieces(parser.push(text) + parser.finish())
+        assert (content == "") == bool(calls), "what is forced is read as calls and nothing else"
+
+
+def test_markers_may_be_plain_text() -> None:
+    assert call_grammar("hermes", TOOLS, parallel=False).grammar is not None
+    text = call_grammar("hermes", TOOLS, parallel=False, reasoning=THINK).grammar or ""
+    assert '"<tool_call>"' in text
+    check_grammar(StructuredOutputs(grammar=text))
+
+
+def test_notations_that_are_no_json_are_forced_as_hermes() -> None:
+    for name in FORMATS:
+        assert forced_format(name) in ("hermes", "mistral", "llama3_json")
+    assert forced_format("functiongemma") == "hermes"
+
+
+@pytest.mark.parametrize(
+    ("structured", "answer"),
+    [
+        (StructuredOutputs(json_schema='{"type": "integer"}', any_whitespace=True), "7"),
+        (StructuredOutputs(json_object=True), "{}"),
+        (StructuredOutputs(regex="a/b+"), "a/bb"),
+        (StructuredOutputs(choice=("yes", 'n"o')), 'n"o'),
+    ],
+)
+def test_answers_after_reasoning(structured: StructuredOutputs, answer: str) -> None:
+    closed = grammar_after_reasoning(structured, THINK, reasoning_open=False, marker=marker)
+    assert allows(closed, answer)
+    assert allows(closed, f"<think>hm</think>\n\n{answer}")
+    assert not allows(closed, f"hm</think>{answer}")
+    opened = grammar_after_reasoning(structured, THINK, reasoning_open=True, marker=marker)
+    assert allows(opened, f"hm</think>{answer}")
+    assert not allows(opened, answer)
+
+
+def test_a_grammar_of_the_clients_own_cannot_be_wrapped() -> None:
+    own = StructuredOutputs(grammar='start: "x"')
+    with pytest.raises(InvalidRequest, match="reasons") as fault:
+        grammar_after_reasoning(own, THINK, reasoning_open=False)
+    assert fault.value.param == "structured_outputs.grammar"
+    with pytest.raises(InvalidRequest):
+        call_grammar("hermes", TOOLS, parallel=True, otherwise=own)
+
+
+def test_a_schema_cannot_lift_its_bounds() -> None:
+    schema = {"type": "object", "x-guidance": {"whitespace_flexible": True}}
+    tool = FunctionSpec(name="f", parameters=schema)
+    grammar = call_grammar("hermes", (tool,), parallel=False, marker=marker)
+    assert allows(grammar, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
+    assert not allows(grammar, '<tool_call>\n{"name": "f", "arguments": {   }}\n</tool_call>')
+
+
+@pytest.mark.parametrize(("strict", "accepted"), [(True, False), (False, True)])
+def test_strict_tools_refuse_what_cannot_be_enforced(strict: bool, accepted: bool) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    tool = FunctionSpec(name="f", parameters=schema, strict=strict)
+    grammar = call_grammar("hermes", (tool,), parallel=False)
+    if accepted:
+        check_grammar(grammar)
+    else:
+        with pytest.raises(InvalidRequest, match="uniqueItems"):
+            check_grammar(grammar)
