@@ -1,4 +1,4 @@
-"""Which device and which dtype, and how much memory there is: decided once, while loading."""
+"""Which device, dtype, threads and kernels: decided once, while loading."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from triolet.config import DTypeName, EngineConfig, RunnerConfig
 from triolet.errors import ConfigError
-from triolet.runner.memory import available_memory_bytes, usable_cores
+from triolet.runner.memory import usable_cores
 from triolet_kernels import KernelsUnavailable, native_unavailable, select_ops
 from triolet_kernels.ops import Ops
 
@@ -87,11 +87,3 @@ def choose_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype, t
     except (KernelsUnavailable, ValueError) as error:
         param = "kernels" if config.model.quantization is None else "quantization"
         raise ConfigError(str(error), param=param) from error
-
-
-def free_memory_bytes(device: torch.device) -> int:
-    """Memory that can be taken on a device now."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free
-    return available_memory_bytes()

@@ -86,7 +86,7 @@ def _score(
         targets = tokens[start : start + size]
         logits = model.logits(hidden[start : start + size])
         mask_padding(logits, vocab_size)
-        if zero_unsound_rows(logits):
+        if bool(zero_unsound_rows(logits).any()):
             raise RequestFailed("the model's logits are not numbers")
         top = ops.top_logprobs(logits, to_device(targets, ops.device), count)
         entries += token_logprobs(targets.tolist(), top, [count] * len(targets))

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet.errors import RequestFailed
@@ -57,6 +58,38 @@ class PendingSample:
     logprob_rows: list[int]
     logprobs: TopLogprobs | None
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> PendingSample:
+        """The same with another tensor for each of its tensors."""
+        logprobs = self.logprobs
+        if logprobs is not None:
+            a, b, c, d = logprobs
+            logprobs = (function(a), function(b), function(c), function(d))
+        return dataclasses.replace(
+            self,
+            tokens=function(self.tokens),
+            chosen=function(self.chosen),
+            logprobs=logprobs,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SamplingArrays:
+    """Sampling parameters of R rows on the host; see `SamplingBatch`.
+
+    Attributes:
+        temperature: float32 [R].
+        top_k: int32 [R].
+        top_p: float32 [R].
+        min_p: float32 [R].
+        uniform: float64 [R].
+    """
+
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    uniform: NDArray[np.float64]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampledRows:
@@ -98,22 +131,15 @@ class Sampler:
         assert logits.dtype == torch.float32, logits.dtype
         mask_padding(logits, self._vocab_size)
         wanting = [i for i, s in enumerate(sequences) if s.state.sampling.logprobs is not None]
-        raw = logits[wanting] if wanting else None
+        rows = to_device(np.array(wanting, np.int64), logits.device)
+        raw = logits[rows] if wanting else None
         errors = self._edit(logits, sequences, table)
-        batch = self._batch(sequences, table)
-        # A kernel may raise on a row without a best logit, which would take all others down.
-        # Greedy rows need no pass of their own: `collect` looks at the logit they chose.
-        if not batch.all_greedy:
-            errors.update(dict.fromkeys(zero_unsound_rows(logits), _UNSOUND) | errors)
-        tokens = self._ops.sample(logits, batch)
-        none = tokens < 0  # how kernels say that a greedy row has no best logit
-        tokens = tokens.clamp(min=0)
-        chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1).masked_fill(none, math.nan)
+        tokens, chosen = draw(self._ops, logits, self._batch(sequences, table))
         logprobs = None
         if raw is not None:
             zero_unsound_rows(raw)
             k = max(sequences[i].state.sampling.logprobs or 0 for i in wanting)
-            logprobs = self._ops.top_logprobs(raw, tokens[wanting], min(k, self._vocab_size))
+            logprobs = self._ops.top_logprobs(raw, tokens[rows], min(k, self._vocab_size))
         return PendingSample(
             sequences=sequences,
             tokens=tokens,
@@ -194,19 +220,56 @@ class Sampler:
     def _batch(self, sequences: list[RunningSequence], table: SequenceTable) -> SamplingBatch:
         """The parameters of the rows, as the kernel wants them."""
         device = self._ops.device
-        rows = np.array([s.row for s in sequences], np.int64)
-        temperature = table.temperature[rows]
-        numbers = np.zeros(len(rows), np.float64)
-        for i in np.flatnonzero(temperature).tolist():
-            numbers[i] = uniform(sequences[i].random_key, sequences[i].num_tokens)
+        arrays = sampling_arrays(sequences, table)
         return SamplingBatch(
-            temperature=to_device(temperature, device),
-            top_k=to_device(table.top_k[rows], device),
-            top_p=to_device(table.top_p[rows], device),
-            min_p=to_device(table.min_p[rows], device),
-            uniform=to_device(numbers, device),
-            all_greedy=not temperature.any(),
+            temperature=to_device(arrays.temperature, device),
+            top_k=to_device(arrays.top_k, device),
+            top_p=to_device(arrays.top_p, device),
+            min_p=to_device(arrays.min_p, device),
+            uniform=to_device(arrays.uniform, device),
+            all_greedy=not arrays.temperature.any(),
         )
+
+
+def reads_output(sequence: RunningSequence) -> bool:
+    """Whether sampling the next token looks at those before it, which must be known then."""
+    return sequence.edits is not None or sequence.matcher is not None
+
+
+def is_plain(sequence: RunningSequence) -> bool:
+    """Whether a token is drawn from the logits as they are, and nothing else is wanted."""
+    return not reads_output(sequence) and sequence.state.sampling.logprobs is None
+
+
+def sampling_arrays(sequences: Sequence[RunningSequence], table: SequenceTable) -> SamplingArrays:
+    """The parameters of the next token of each sequence, steps in flight taken into account."""
+    rows = np.array([s.row for s in sequences], np.int64)
+    temperature = table.temperature[rows]
+    numbers = np.zeros(len(rows), np.float64)
+    for i in np.flatnonzero(temperature).tolist():
+        numbers[i] = uniform(sequences[i].random_key, sequences[i].num_tokens_ahead)
+    return SamplingArrays(
+        temperature, table.top_k[rows], table.top_p[rows], table.min_p[rows], numbers
+    )
+
+
+def draw(ops: Ops, logits: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """Draw a token per row of logits [R, V]. On a GPU nothing here waits.
+
+    Returns:
+        Tokens int64 [R], and their logits float32 [R]: NaN where there is no token, for a row's
+        logits are not numbers (the token is 0 then, so that it can be looked up).
+    """
+    # A kernel may raise on a row without a best logit, which would take all others down.
+    # Greedy rows need no pass of their own: the logit they chose shows it.
+    unsound = None if batch.all_greedy else zero_unsound_rows(logits)
+    tokens = ops.sample(logits, batch)
+    none = tokens < 0  # how kernels say that a row has no best logit
+    if unsound is not None:
+        none = none | unsound
+    tokens = tokens.clamp(min=0)
+    chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    return tokens, chosen.masked_fill(none, math.nan)
 
 
 def mask_padding(logits: Tensor, vocab_size: int) -> None:
@@ -220,14 +283,14 @@ def mask_padding(logits: Tensor, vocab_size: int) -> None:
         logits[:, vocab_size:] = -math.inf
 
 
-def zero_unsound_rows(logits: Tensor) -> list[int]:
-    """Rows [R, V] whose best logit is NaN or infinite; they are set to 0, in place."""
-    sound = torch.isfinite(logits.amax(1))
-    if bool(sound.all()):
-        return []
-    rows: list[int] = torch.nonzero(~sound)[:, 0].tolist()
-    logits[rows] = 0.0
-    return rows
+def zero_unsound_rows(logits: Tensor) -> Tensor:
+    """Set rows [R, V] whose best logit is NaN or infinite to 0, in place; bool [R], which."""
+    unsound = torch.isfinite(logits.amax(1)).logical_not_()
+    if logits.device.type != "cpu":
+        logits.masked_fill_(unsound[:, None], 0.0)  # asking whether there are any would wait
+    elif bool(unsound.any()):
+        logits[unsound] = 0.0
+    return unsound
 
 
 def token_logprobs(

@@ -33,6 +33,8 @@ class RunningSequence:
         state: As it came, without what was sampled since.
         row: Its row in the table.
         num_tokens: Tokens known, prompt and output.
+        num_pending: Tokens that steps in flight sample: on the device, not known here yet.
+        pending_row: Where the last of them is among those the last step sampled.
         num_blocks: Per KV group, entries of its block table.
         random_key: Of its random numbers, see `keyed_random`.
         edits: What changes its logits, None if nothing does.
@@ -48,6 +50,13 @@ class RunningSequence:
     edits: LogitEdits | None
     matcher: Matcher | None = None
     failure: TrioletError | None = None
+    num_pending: int = 0
+    pending_row: int = -1
+
+    @property
+    def num_tokens_ahead(self) -> int:
+        """Tokens there are once the steps in flight are done."""
+        return self.num_tokens + self.num_pending
 
     @property
     def num_output_tokens(self) -> int:
@@ -137,6 +146,21 @@ class SequenceTable:
                 sequence.num_blocks[group] = end = start + len(new)
                 self.blocks[group] = _with_columns(self.blocks[group], end)
                 self.blocks[group][sequence.row, start:end] = new
+
+    def holds(self, sequence: RunningSequence) -> bool:
+        """Whether a sequence is still held; it may have ended while a step was in flight."""
+        return self._sequences.get(sequence.state.sequence_id) is sequence
+
+    def expect_token(self, sequence: RunningSequence, row: int) -> None:
+        """Note that a launched step samples one more token of a sequence.
+
+        Args:
+            sequence: Held.
+            row: Place of the token among all that the step samples.
+        """
+        sequence.num_pending += 1
+        sequence.pending_row = row
+        self.tokens = _with_columns(self.tokens, sequence.num_tokens_ahead + 1)
 
     def append_token(self, sequence: RunningSequence, token_id: int) -> None:
         """Append a sampled token."""
