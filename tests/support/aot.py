@@ -130,10 +130,14 @@ def compile_all(variants: list[Variant], processes: int, cache: Path) -> dict[st
     environment = {"TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0"}
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
-        processes, mp_context=context, initializer=os.environ.update, initargs=(environment,)
+        processes, mp_context=context, initializer=_set_environment, initargs=(environment,)
     ) as pool:
         results = pool.map(compile_variant, variants)
         return {v.name: result for v, result in zip(variants, results, strict=True)}
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.update(variables)
 
 
 def shipped_variants() -> list[Variant]:
