@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from urllib.parse import parse_qs
 
 import trio
 
 from triolet.engine.client import EngineClient
 from triolet.errors import ClientStalled, InvalidRequest
-from triolet.protocol.chat_request import ChatMessage
+from triolet.protocol.chat_request import ChatCompletionRequest, ChatMessage
 from triolet.protocol.json_body import clip
 from triolet.protocol.output_reader import Reading
 from triolet.protocol.responses_answer import ResponseAnswer, ResponseObject
@@ -23,7 +24,7 @@ from triolet.protocol.responses_request import (
 from triolet.protocol.sampling import chat_sampling, wire_names
 from triolet.protocol.tools import flat_tools
 from triolet.sampling_params import SamplingParams
-from triolet.server.api.call import Call
+from triolet.server.api.call import PARSE_INLINE_BYTES, Call
 from triolet.server.api.chat import chat_plan
 from triolet.server.api.error_response import Response, json_response
 from triolet.server.api.generation import Collector, Job, submitted
@@ -40,6 +41,9 @@ from triolet.server.api.response_store import ResponseNotFound, StoredResponse, 
 PAGE_ITEMS = 20
 PAGE_ITEMS_MAX = 100
 
+INLINE_MESSAGES_MAX = 64
+"""Looking at a message takes some 5 us: a longer conversation goes to a thread."""
+
 
 async def create_response(call: Call) -> Response | None:
     """Make a response, at once or in the background.
@@ -51,7 +55,7 @@ async def create_response(call: Call) -> Response | None:
     (request, wire_items), ignored = await call.parse(_read)
     earlier = _earlier(call, request)
     with wire_names(RESPONSES_NAMES), flat_tools("parameters"):
-        chat = chat_of(request, earlier)
+        chat = await _chat_of(call, request, earlier)
         check_fields(call, chat)
         sampling = chat_sampling(chat, defaults(engine))
         plan = await chat_plan(call, engine, chat, sampling)
@@ -155,6 +159,16 @@ async def list_input_items(call: Call) -> Response:
             descending=order == "desc",
         )
     )
+
+
+async def _chat_of(
+    call: Call, request: ResponsesRequest, earlier: tuple[ChatMessage, ...]
+) -> ChatCompletionRequest:
+    """The chat of a request, off the loop where it is long. Maybe a checkpoint."""
+    work = partial(chat_of, request, earlier)
+    if len(call.body) <= PARSE_INLINE_BYTES and len(earlier) <= INLINE_MESSAGES_MAX:
+        return work()
+    return await call.services.offload.run(work)
 
 
 def _read(
