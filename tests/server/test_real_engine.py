@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -11,12 +12,17 @@ import pytest
 import trio
 
 from support.live_server import PATIENCE_S, STREAM, WHOLE, RawClient, post, wait_until
-from triolet.config import ServerConfig
+from triolet.config import EngineConfig, ServerConfig
 from triolet.engine.engine import Engine
+from triolet.engine.open_engine import open_engine_from_parts
+from triolet.messages.scheduler_to_runner import ScheduledBatch
+from triolet.runner.transport import ThreadTransport
+from triolet.runner.worker import WorkerSpec
 from triolet.server.app import create_app
 from triolet.server.http_server import HttpServer
 from triolet.server.listeners import open_listeners
-from triolet.testing.engines import open_fake_engine
+from triolet.testing.engines import fake_parts, open_fake_engine
+from triolet.testing.fake_runner import expected_tokens, fake_facts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -156,3 +162,40 @@ async def test_deadlines_are_504_before_and_length_after_the_first_token() -> No
         choice = (await client.answer()).json()["choices"][0]
         assert (choice["finish_reason"], choice["stop_reason"]) == ("length", "timeout")
         assert choice["text"]
+
+
+async def test_a_chunk_is_on_the_wire_before_the_step_after_the_next_is_released() -> None:
+    """Nothing holds a token back: with step i + 2 shut, chunk i has arrived."""
+    permits = threading.Semaphore(0)
+    tokens = 12
+
+    def wait_for_permit(batch: ScheduledBatch) -> None:
+        assert permits.acquire(timeout=PATIENCE_S)
+
+    config = EngineConfig.of("fake")
+    facts = fake_facts()
+    spec = WorkerSpec(
+        config,
+        facts,
+        "triolet.testing.fake_runner:FakeRunner",
+        {"before_step": wait_for_permit},
+    )
+    server = ServerConfig(port=0)
+    async with open_engine_from_parts(config, fake_parts(facts, ThreadTransport(spec))) as engine:
+        http = HttpServer(create_app(engine, server).serve_asgi, server)
+        listening = await open_listeners(server)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(http.run, listening.listeners)
+            port = int(listening.url.rpartition(":")[2])
+            async with await connect(port) as client:
+                body = {"prompt": "hello", "max_tokens": tokens, "stream": True, "temperature": 0}
+                await client.send(post(body))
+                expected = bytes(expected_tokens(list(b"hello"), tokens)).decode()
+                for i in range(1, tokens + 1):
+                    permits.release()  # step i may end; step i + 1 waits
+                    with trio.fail_after(PATIENCE_S):
+                        data = await client.read_until(b"\n\n")
+                    event = json.loads(data.split(b"data: ")[-1])
+                    assert event["choices"][0]["text"] == expected[i - 1]
+                assert event["choices"][0]["finish_reason"] == "length"
+            nursery.cancel_scope.cancel()
