@@ -28,6 +28,7 @@ class ChatShape:
         include_usage: Whether a stream ends with a usage chunk.
         continuous_usage: Whether every chunk has the usage so far.
         echo: Text that comes before each output, "" for none.
+        role: Whose messages the outputs are.
         reading: How outputs are read for reasoning and calls; None leaves their text alone.
     """
 
@@ -38,6 +39,7 @@ class ChatShape:
     include_usage: bool = False
     continuous_usage: bool = False
     echo: str = ""
+    role: str = "assistant"
     reading: Reading | None = None
 
     def readers(self, seed: str) -> list[OutputReader]:
@@ -86,7 +88,7 @@ class ChatStream:
             self._chunk(
                 {
                     "index": index,
-                    "delta": {"role": "assistant", "content": self._shape.echo},
+                    "delta": {"role": self._shape.role, "content": self._shape.echo},
                     "logprobs": None,
                     "finish_reason": None,
                 },
@@ -215,7 +217,7 @@ class ChatBody:
         out: dict[str, object] = {
             "index": index,
             "message": {
-                "role": "assistant",
+                "role": self._shape.role,
                 "content": None if fields and not content else content,
                 "refusal": None,
                 **fields,

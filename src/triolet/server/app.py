@@ -58,6 +58,7 @@ class TrioletApp(QuartTrio):
 
     async def serve_asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3.0: pages to Quart, every other path to the API."""
+        scope = _within_root(scope, self.api.config.root_path)
         is_page = scope["type"] == "http" and _is_page(scope["path"])
         if not is_page and scope["type"] != "lifespan":
             await self.api(scope, receive, send)
@@ -86,6 +87,14 @@ async def _page_error(error: HTTPException) -> Response:
     code = "method_not_allowed" if status == 405 else "page_failed"
     body = sse.dump(error_object(status, f"this page cannot be served: {error.name}", code))
     return Response(body, status=status, content_type="application/json")
+
+
+def _within_root(scope: Scope, root_path: str) -> Scope:
+    """The scope with a path below ours, whether a proxy took `root_path` off or left it on."""
+    path = scope.get("path", "")
+    if not root_path or not (path == root_path or path.startswith(f"{root_path}/")):
+        return scope
+    return {**scope, "path": path[len(root_path) :] or "/"}
 
 
 def _is_page(path: str) -> bool:

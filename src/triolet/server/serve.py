@@ -89,6 +89,7 @@ async def serve(
             if on_listening is not None:
                 on_listening(listening.url)
             await process.run_engine(engine_factory, config, listening, on_ready)
+            await app.api.aclose()
             nursery.cancel_scope.cancel(reason="served")
     finally:
         sys.setswitchinterval(switch_interval_s)

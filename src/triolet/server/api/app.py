@@ -24,12 +24,11 @@ from triolet.server.api.asgi import Receive, Scope, Send
 from triolet.server.api.call import Call, Services
 from triolet.server.api.error_response import HttpRefused, Response
 from triolet.server.api.exchange import CLOSE, ClientGone, Exchange
-from triolet.server.api.gate import PUBLIC_PATHS, Caller, Cors, Keys, client_label
+from triolet.server.api.gate import PUBLIC_PATHS, Caller, Cors, Hosts, Keys, client_label
 from triolet.server.api.live import LiveRequest, LiveRequests
+from triolet.server.api.observed import log_access
 from triolet.server.api.table import BODILESS, Endpoint, find
-from triolet.telemetry.log import log_event
-
-logger = logging.getLogger("triolet.server")
+from triolet.server.api.tracing import Tracing
 
 QUIET_PATHS = PUBLIC_PATHS | {"/metrics", "/debug/tree"}
 """Asked for every few seconds by machines: their lines would hide the others."""
@@ -70,6 +69,8 @@ class Api:
         )
         self._keys = Keys.of(self.config)
         self._cors = Cors(self.config.cors_allowed_origins)
+        self._hosts = Hosts(self.config.allowed_hosts)
+        self._tracing = Tracing(self.config.otlp_traces_endpoint, clock)
 
     def attach(self, engine: EngineClient) -> None:
         """The engine is there: serve it."""
@@ -86,6 +87,10 @@ class Api:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own what outlives its HTTP request: background responses. Runs until cancelled."""
         await self.services.responses.run(task_status=task_status)
+
+    async def aclose(self) -> None:
+        """Send the traces that are left. A checkpoint; takes a few seconds at most."""
+        await self._tracing.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3.0. Refuses event loops other than trio."""
@@ -123,17 +128,32 @@ class Api:
         except ClientGone:
             return
         except TrioletError as error:
+            self.services.http_metrics.refused(error.http_status, error.code)
             await exchange.respond_error(error)
             return
-        live = LiveRequest(request_id, caller.tenant, exchange.path)
+        await self._run(call, endpoint, method)
+
+    async def _run(self, call: Call, endpoint: Endpoint, method: str) -> None:
+        """Do the work of a request, answer it, and note what came of it. A checkpoint."""
+        quiet = endpoint.path in QUIET_PATHS
+        live = LiveRequest(call.request_id, call.caller.tenant, call.exchange.path)
+        span = None if quiet else self._tracing.start(call, endpoint.path)
         with self.services.live.entered(live):
-            outcome = await live.run(exchange, partial(endpoint.methods[method], call))
+            outcome = await live.run(call.exchange, partial(endpoint.methods[method], call))
             await _send_outcome(call, outcome, gone=live.gone)
-        _log_access(call, endpoint, outcome, live)
+        elapsed_s = trio.current_time() - live.started_at
+        error = outcome.code if isinstance(outcome, TrioletError) else None
+        self._tracing.end(span, call, error=error, gone=live.gone)
+        if not quiet:
+            status = "left" if live.gone else str(call.exchange.status)
+            self.services.http_metrics.answered(method, endpoint.path, status, elapsed_s)
+        level = logging.DEBUG if quiet else logging.INFO
+        log_access(call, endpoint.path, level, elapsed_s, error=error, gone=live.gone)
 
     def _authenticate(self, exchange: Exchange) -> Caller:
         if exchange.path in PUBLIC_PATHS:
             return Caller()
+        self._hosts.check(exchange.headers)
         return self._keys.caller(exchange.headers)
 
 
@@ -156,25 +176,6 @@ async def _send_outcome(call: Call, outcome: Response | TrioletError | None, *, 
         await call.events.finish(call.error_event(outcome))
     else:
         await call.events.finish(b"")
-
-
-def _log_access(
-    call: Call, endpoint: Endpoint, outcome: Response | TrioletError | None, live: LiveRequest
-) -> None:
-    """One line per request, after its answer; probes are for debugging only."""
-    log_event(
-        logger,
-        logging.DEBUG if endpoint.path in QUIET_PATHS else logging.INFO,
-        "request_answered" if not live.gone else "client_left",
-        request_id=call.request_id,
-        label=call.label,
-        tenant=call.caller.tenant,
-        method=call.exchange.method,
-        path=endpoint.path,
-        status=call.exchange.status,
-        error=outcome.code if isinstance(outcome, TrioletError) else None,
-        elapsed_s=round(trio.current_time() - live.started_at, 4),
-    )
 
 
 def _route(exchange: Exchange) -> tuple[Endpoint, str, Mapping[str, str]]:

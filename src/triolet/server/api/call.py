@@ -21,6 +21,7 @@ from triolet.server.api.gate import Caller
 from triolet.server.api.live import LiveRequests
 from triolet.server.api.response_store import ResponseStore
 from triolet.server.api.sse import EventWriter
+from triolet.telemetry.http_metrics import HttpMetrics
 
 R = TypeVar("R")
 
@@ -43,6 +44,7 @@ class Services:
         tree: More for `/debug/tree`, from the server that owns the sockets.
         dialect: How the model writes, once it is known.
         responses: Responses that are kept, or made in the background.
+        http_metrics: Counts requests.
     """
 
     config: ServerConfig
@@ -55,6 +57,7 @@ class Services:
     tree: Callable[[], Mapping[str, object]] | None = None
     dialect: ModelDialect | None = None
     responses: ResponseStore = attrs.field(factory=ResponseStore)
+    http_metrics: HttpMetrics = attrs.field(factory=HttpMetrics)
 
     def health(self) -> Health:
         """State of the server as a whole."""
@@ -96,6 +99,21 @@ class Services:
 
 
 @attrs.define
+class Figures:
+    """What is known of a generating request at its end, for log and trace.
+
+    Attributes:
+        prompt_tokens: Of all prompts.
+        completion_tokens: Of all outputs.
+        first_output_s: Seconds from the job's start to its first output.
+    """
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    first_output_s: float | None = None
+
+
+@attrs.define
 class Call:
     """One request on its way through a route.
 
@@ -109,6 +127,7 @@ class Call:
         body: The request body.
         events: The writer of a streamed answer, once a route has begun one.
         error_event: How a streamed answer ends that fails.
+        figures: Filled while a job runs.
     """
 
     services: Services
@@ -120,6 +139,7 @@ class Call:
     body: bytes = b""
     events: EventWriter | None = None
     error_event: Callable[[TrioletError], bytes] = error_event
+    figures: Figures = attrs.field(factory=Figures)
 
     async def parse(self, read: Callable[[Mapping[str, object]], R]) -> R:
         """Read the JSON body, off the loop if it is large.

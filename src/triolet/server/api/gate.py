@@ -1,17 +1,19 @@
-"""What every request passes before it reaches a route: ids, CORS and keys. Pure."""
+"""What every request passes before it reaches a route: host, CORS, keys and ids. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Mapping
 
 import attrs
 
 from triolet.config import ServerConfig
 from triolet.errors import ConfigError, Rejected
+from triolet.protocol.json_body import clip
 from triolet.protocol.sampling import valid_label
-from triolet.server.api.error_response import Headers, Response
+from triolet.server.api.error_response import Headers, HttpRefused, Response
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version"})
 """Open without a key, besides the static pages; every other path needs one when keys are set."""
@@ -19,9 +21,7 @@ PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version"})
 KEYS_FILE_BYTES_MAX = 1 << 20
 
 _EXPOSED = b"x-request-id, x-triolet-request-id, x-triolet-ignored, retry-after, x-should-retry"
-_ALLOWED_HEADERS = (
-    b"authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta"
-)
+_HEADER_LIST = re.compile(r"[A-Za-z0-9_\-, ]{1,1000}")
 _PREFLIGHT_MAX_AGE_S = b"600"
 
 
@@ -106,6 +106,34 @@ def _credential(headers: Mapping[str, str]) -> str | None:
     return headers.get("x-api-key", "").strip() or None
 
 
+class Hosts:
+    """Names that the server answers to; none means any.
+
+    A page of another origin whose name an attacker resolves to this machine (DNS rebinding) is
+    of the same origin for its browser; only the Host header tells.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = frozenset(name.strip("[]").lower() for name in names)
+
+    def check(self, request_headers: Mapping[str, str]) -> None:
+        """Refuse a request for another host.
+
+        Raises:
+            HttpRefused: 421, which tells a client not to ask here.
+        """
+        if not self._names:
+            return
+        host = request_headers.get("host", "").strip().lower()
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if name not in self._names:
+            raise HttpRefused(
+                421,
+                f"this server does not answer for the host {clip(host)} (allowed_hosts)",
+                "host_not_allowed",
+            )
+
+
 class Cors:
     """Cross-origin rules; off when no origin is allowed."""
 
@@ -131,12 +159,15 @@ class Cors:
             return None
         if not self.headers(request_headers):
             return None
+        # Whatever header a client of an allowed origin sends may be sent: SDKs have their own.
+        asked = request_headers.get("access-control-request-headers", "")
+        allowed = asked if _HEADER_LIST.fullmatch(asked) else "authorization, content-type"
         return Response(
             204,
             b"",
             headers=(
                 (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-                (b"access-control-allow-headers", _ALLOWED_HEADERS),
+                (b"access-control-allow-headers", allowed.encode("ascii")),
                 (b"access-control-max-age", _PREFLIGHT_MAX_AGE_S),
             ),
         )

@@ -16,6 +16,8 @@ from triolet.sampling_params import SamplingParams
 from triolet.server.api.call import Call
 from triolet.server.api.error_response import Response
 from triolet.server.api.generation import Job, answer_events, answer_whole
+from triolet.server.api.load import load_headers
+from triolet.server.api.observed import ObservedAnswer, log_request
 
 
 def check_fields(call: Call, request: GenerationFields) -> None:
@@ -87,7 +89,7 @@ def request_job(
     sampling: SamplingParams,
 ) -> Job:
     """What the engine is asked for."""
-    return Job(
+    job = Job(
         prompts=prompts,
         options=options,
         sampling=sampling,
@@ -97,6 +99,8 @@ def request_job(
         tenant=call.caller.tenant,
         label=request.request_id or call.label,
     )
+    log_request(call, job)
+    return job
 
 
 async def run_job(
@@ -108,8 +112,10 @@ async def run_job(
         TrioletError: It was not admitted, or failed.
     """
     offload = call.services.offload
+    answer = ObservedAnswer(answer, call)
     if not stream:
-        return await answer_whole(engine, offload, job, answer)
+        response = await answer_whole(engine, offload, job, answer)
+        return response.with_headers(*load_headers(call, engine))
     writer = call.open_events(engine.config.scheduler.stream_buffer_bytes)
     await answer_events(engine, offload, job, answer, call.exchange, writer)
     return None

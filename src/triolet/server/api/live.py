@@ -7,7 +7,7 @@ what was decided is sent to the client afterwards, outside that scope.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -102,6 +102,10 @@ class LiveRequests:
             yield request
         finally:
             del self._requests[request.request_id]
+
+    def count(self, paths: Collection[str]) -> int:
+        """How many there are on these paths."""
+        return sum(request.path in paths for request in self._requests.values())
 
     def cancel(self, request_id: str, tenant: str | None) -> bool:
         """End one request of a tenant by its id; False if the tenant has none of that id."""

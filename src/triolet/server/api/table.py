@@ -7,7 +7,15 @@ import re
 import attrs
 
 from triolet.server.api.call import Route
-from triolet.server.api.routes import generate, messages, models, operations, responses, tokenize
+from triolet.server.api.routes import (
+    generate,
+    messages,
+    models,
+    operations,
+    render,
+    responses,
+    tokenize,
+)
 
 
 @attrs.frozen
@@ -33,7 +41,9 @@ class Endpoint:
 
 ENDPOINTS = (
     Endpoint("/v1/chat/completions", {"POST": generate.chat_completions}),
+    Endpoint("/v1/chat/completions/render", {"POST": render.render_chat}),
     Endpoint("/v1/completions", {"POST": generate.completions}),
+    Endpoint("/v1/completions/render", {"POST": render.render_completion}),
     Endpoint("/v1/messages", {"POST": messages.create_message}),
     Endpoint("/v1/messages/count_tokens", {"POST": messages.count_tokens}),
     Endpoint("/v1/responses", {"POST": responses.create_response}),
@@ -48,6 +58,8 @@ ENDPOINTS = (
     Endpoint("/v1/requests/{request_id}/cancel", {"POST": operations.cancel_request}),
     Endpoint("/tokenize", {"POST": tokenize.tokenize}),
     Endpoint("/detokenize", {"POST": tokenize.detokenize}),
+    Endpoint("/tokenizer_info", {"GET": tokenize.tokenizer_info}),
+    Endpoint("/load", {"GET": operations.load}),
     Endpoint("/health", {"GET": operations.health}),
     Endpoint("/ready", {"GET": operations.ready}),
     Endpoint("/ping", {"GET": operations.health, "POST": operations.health}),

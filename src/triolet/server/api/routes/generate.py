@@ -62,6 +62,11 @@ async def chat_completions(call: Call) -> Response | None:
             include_usage=request.include_usage,
             continuous_usage=request.continuous_usage,
             echo=_chat_echo(request),
+            role=(
+                call.services.config.response_role
+                if request.add_generation_prompt
+                else request.messages[-1].role
+            ),
             reading=plan.reading,
         )
         head = answer_head(call, "chatcmpl-")

@@ -10,6 +10,8 @@ from triolet.errors import Rejected
 from triolet.protocol.json_body import clip
 from triolet.server.api.call import Call
 from triolet.server.api.error_response import Response, json_response
+from triolet.server.api.load import server_load
+from triolet.telemetry.metrics import with_vllm_names
 
 METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -42,8 +44,17 @@ async def version(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """Prometheus text exposition of the engine."""
-    return Response(200, call.services.loaded_engine().metrics(), METRICS_TYPE)
+    """Prometheus text exposition of the engine and of the HTTP server."""
+    services = call.services
+    own = services.loaded_engine().metrics()
+    if services.config.vllm_metrics:
+        own = with_vllm_names(own)
+    return Response(200, own + services.http_metrics.exposition(), METRICS_TYPE)
+
+
+async def load(call: Call) -> Response:
+    """Generating requests in progress, as vLLM's routers ask for it."""
+    return json_response({"server_load": server_load(call)})
 
 
 async def debug_tree(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from triolet.errors import InvalidRequest
 from triolet.protocol.tokenization import parse_detokenize_request, parse_tokenize_request
 from triolet.server.api.call import Call
 from triolet.server.api.error_response import Response, json_response
+from triolet.tokenizer.tokenizer_config import NAMED_TOKENS, read_tokenizer_config
 
 
 async def tokenize(call: Call) -> Response:
@@ -43,6 +44,25 @@ async def tokenize(call: Call) -> Response:
             "max_model_len": engine.max_model_len,
             "tokens": list(token_ids),
             "token_strs": texts,
+        }
+    )
+
+
+async def tokenizer_info(call: Call) -> Response:
+    """Special tokens and chat template, for evaluators that render prompts themselves."""
+    engine = call.services.loaded_engine()
+    facts = engine.facts
+    config = await call.services.offload.run(partial(read_tokenizer_config, facts.directory))
+    tokens = {name: config.special_tokens.get(name) for name in NAMED_TOKENS}
+    return json_response(
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model": call.services.model_names()[0],
+            "vocab_size": facts.vocab_size,
+            "model_max_length": engine.max_model_len,
+            **tokens,
+            "eos_token_ids": list(engine.tokenizer.eos_token_ids),
+            "chat_template": facts.chat_template or config.templates.get("default"),
         }
     )
 

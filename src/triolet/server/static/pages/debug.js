@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 async function refresh() {
   const key = $("key").value;
   try {
-    const response = await fetch("/debug/tree", key ? { headers: { authorization: `Bearer ${key}` } } : {});
+    const response = await fetch("debug/tree", key ? { headers: { authorization: `Bearer ${key}` } } : {});
     const tree = await response.json();
     $("state").textContent = response.ok ? `health: ${tree.health}` : tree.error.message;
     $("tree").textContent = response.ok ? JSON.stringify(tree, null, 2) : "";

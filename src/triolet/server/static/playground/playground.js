@@ -89,7 +89,7 @@ async function ask() {
   if ($("seed").value) request.seed = Number($("seed").value);
   controller = new AbortController();
   try {
-    const response = await fetch("/v1/chat/completions", {
+    const response = await fetch("v1/chat/completions", {
       method: "POST", headers: headers(), body: JSON.stringify(request), signal: controller.signal,
     });
     if (!response.ok) throw new Error(await complain(response));
@@ -134,7 +134,7 @@ $("prompt").addEventListener("keydown", (event) => {
 });
 
 async function listModels() {
-  const response = await fetch("/v1/models", { headers: headers() });
+  const response = await fetch("v1/models", { headers: headers() });
   if (!response.ok) return;
   const names = (await response.json()).data.map((model) => new Option(model.id, model.id));
   $("model").replaceChildren(...names);
