@@ -80,8 +80,11 @@ struct TileProduct {
     template <int kGroups>
     TRIOLET_INLINE void fetch_ahead(int64_t step, int64_t group) const {
         constexpr int64_t kAhead = 8192;
-        for (int row = 0; row < kTileRows; row++)
-            for (int g = 0; g < kGroups; g++) __builtin_prefetch(b.at(step, group + g) + row * b.stride + kAhead);
+        const char* line = b.at(step, group) + kAhead;
+        asm("" : "+r"(line));  // one pointer; GCC would keep one per line, in memory, in every step
+#pragma GCC unroll 1
+        for (int row = 0; row < kTileRows; row++, line += b.stride)
+            for (int g = 0; g < kGroups; g++) __builtin_prefetch(line + g * kTileBytes);
     }
 
     // 32 rows x 32 columns: every tile that is loaded is used twice.
