@@ -176,6 +176,43 @@ async def test_forced_calls_get_a_grammar_that_compiles() -> None:
         assert engine.requests[-1].sampling.structured_outputs is None
 
 
+async def test_strict_tools_are_followed_even_if_the_model_chooses_to_call() -> None:
+    engine = qwen("Hi")
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]  # JSON
+    async with client_of(engine) as client:
+        assert (await chat(client, {**ASK, "tools": [strict]}))["message"]["content"] == "Hi"
+        structured = engine.requests[-1].sampling.structured_outputs
+        assert structured is not None
+        check_grammar(structured)
+
+
+async def test_golden_bytes_of_a_stream_with_reasoning_and_a_call() -> None:
+    engine = qwen("<think>hm</think>", "Hi ", PRAGUE)
+    async with engine:
+        client = AsgiClient(Api(engine, ServerConfig(), clock=lambda: 1700000000.0))
+        async with client.stream(CHAT, {**ASK, "stream": True}) as stream:
+            text = (await stream.read()).decode()
+        answer_id = "chatcmpl-" + stream.headers["x-triolet-request-id"]
+    call_id = json.loads(text.split("\n\n")[3].removeprefix("data: "))["choices"][0]["delta"][
+        "tool_calls"
+    ][0]["id"]
+    assert call_id.startswith("call_")
+    head = (
+        f'data: {{"id":"{answer_id}","object":"chat.completion.chunk","created":1700000000,'
+        '"model":"fake-model","choices":[{"index":0,"delta":'
+    )
+    goes_on = ',"logprobs":null,"finish_reason":null}]}\n\n'
+    assert text == (
+        f'{head}{{"role":"assistant","content":""}}{goes_on}'
+        f'{head}{{"reasoning":"hm","reasoning_content":"hm"}}{goes_on}'
+        f'{head}{{"content":"Hi"}}{goes_on}'
+        f'{head}{{"tool_calls":[{{"index":0,"id":"{call_id}","type":"function","function":'
+        '{"name":"weather","arguments":"{\\"city\\": \\"Prague\\"}"}}]},'
+        '"logprobs":null,"finish_reason":"tool_calls","stop_reason":null}]}\n\n'
+        "data: [DONE]\n\n"
+    )
+
+
 async def test_structured_answers_leave_room_for_calls_and_reasoning() -> None:
     engine = qwen("{}")
     body = {"messages": ASK["messages"], "response_format": {"type": "json_object"}}

@@ -1,17 +1,24 @@
-"""POST /v1/messages and /v1/messages/count_tokens: requests, and the chats that they mean.
-
-Field names and rules are those of the Anthropic Messages API (version 2023-06-01 and later,
-as its Python SDK sends them).
-"""
+"""POST /v1/messages and /v1/messages/count_tokens: requests, and the chats that they mean."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import replace
 
 from triolet.errors import InvalidRequest
+from triolet.protocol.anthropic_fields import (
+    AnthropicMessage,
+    AnthropicTool,
+    AnthropicToolChoice,
+    Block,
+    CountTokensRequest,
+    InnerBlock,
+    MessagesRequest,
+    OutputConfig,
+    OutputFormat,
+    Thinking,
+)
 from triolet.protocol.chat_request import (
     MESSAGES_MAX,
     ChatCompletionRequest,
@@ -22,7 +29,7 @@ from triolet.protocol.chat_request import (
     check_chat,
 )
 from triolet.protocol.converter import structure
-from triolet.protocol.fields import NotBuilt, Range, refuse_not_built, unknown_fields
+from triolet.protocol.fields import NotBuilt, refuse_not_built, unknown_fields
 from triolet.protocol.generation_request import JsonSchemaFormat, ResponseFormat
 from triolet.protocol.json_body import clip
 from triolet.protocol.tools import (
@@ -34,13 +41,11 @@ from triolet.protocol.tools import (
     flat_tools,
 )
 
-STOP_SEQUENCES_MAX = 16
 _TEXT_ONLY = "only text goes in and out"
 
 ANTHROPIC_NOT_BUILT: Mapping[str, NotBuilt] = {
     "container": NotBuilt("code is not run here"),
     "mcp_servers": NotBuilt("the server calls no other servers", ([],)),
-    "context_management": NotBuilt("the context is the request's own"),
 }
 
 ANTHROPIC_NAMES = {
@@ -52,109 +57,6 @@ ANTHROPIC_NAMES = {
 
 WITHOUT_EFFECT = frozenset({"metadata", "service_tier", "cache_control", "inference_geo"})
 """About the provider's bookkeeping: prefixes are cached here without being asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InnerBlock:
-    """A block of a system prompt or of a tool's result: only text is taken."""
-
-    type: str
-    text: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A block of content; which fields it needs follows from its type."""
-
-    type: str
-    text: str | None = None
-    thinking: str | None = None
-    id: str | None = None
-    name: str | None = None
-    input: Mapping[str, object] | None = None
-    tool_use_id: str | None = None
-    content: str | tuple[InnerBlock, ...] | None = None
-    is_error: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnthropicMessage:
-    """One turn."""
-
-    role: Literal["user", "assistant", "system"]
-    content: str | tuple[Block, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnthropicTool:
-    """A tool. Those with a type other than "custom" are run by Anthropic, and ignored here."""
-
-    name: str = ""
-    description: str | None = None
-    input_schema: Mapping[str, object] | None = None
-    strict: bool = False
-    type: str = "custom"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnthropicToolChoice:
-    """`tool_choice`."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thinking:
-    """`thinking`. A budget is not enforced."""
-
-    type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Range(low=1)] | None = None
-    display: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFormat:
-    """`output_config.format`."""
-
-    type: Literal["json_schema"]
-    schema: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputConfig:
-    """`output_config`."""
-
-    effort: ReasoningEffort | None = None
-    format: OutputFormat | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountTokensRequest:
-    """A prompt to count."""
-
-    model: str
-    messages: tuple[AnthropicMessage, ...]
-    system: str | tuple[InnerBlock, ...] | None = None
-    tools: tuple[AnthropicTool, ...] | None = None
-    tool_choice: AnthropicToolChoice | None = None
-    thinking: Thinking | None = None
-    output_config: OutputConfig | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessagesRequest(CountTokensRequest):
-    """A chat to continue."""
-
-    max_tokens: Annotated[int, Range(low=1)]
-    stream: bool = False
-    stop_sequences: tuple[str, ...] = ()
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    cache_salt: str | None = None
-    chat_template_kwargs: Mapping[str, object] | None = None
 
 
 def parse_messages_request(

@@ -7,6 +7,7 @@ Lark, as llguidance reads it. The spelling is the one that the family's training
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -18,6 +19,9 @@ from triolet.sampling_params import StructuredOutputs
 
 CALLS_MAX = 16
 """Parallel calls a forced answer may hold: a model that does not stop is stopped here."""
+
+_UNESCAPED_SLASH = re.compile(r"\\.|/|\n", re.DOTALL)
+"""A slash or a line's end would end a regex in Lark; what is escaped already is left alone."""
 
 Marker = Callable[[str], str]
 """A marker of the text -> the Lark term for it, which differs for special tokens."""
@@ -71,6 +75,58 @@ def call_grammar(
     return StructuredOutputs(grammar="\n".join([start, *rules, *lines]) + "\n")
 
 
+def begun_call_grammar(
+    call_format: str,
+    tools: Sequence[FunctionSpec],
+    *,
+    parallel: bool,
+    marker: Marker = quoted,
+    reasoning: ReasoningMarks | None = None,
+    reasoning_open: bool = False,
+) -> StructuredOutputs | None:
+    """A grammar of any text in which a call, once its marker is written, must be well-formed.
+
+    Args:
+        call_format: Name in `parsers.formats.FORMATS`.
+        tools: Those that may be called.
+        parallel: Up to `CALLS_MAX` calls, else one.
+        marker: How to write a marker.
+        reasoning: Marks of the model's reasoning.
+        reasoning_open: The prompt ends inside of reasoning.
+
+    Returns:
+        The grammar; None where nothing but JSON marks a call, or where it is written in a
+        notation without a grammar.
+    """
+    spelling = _SPELLINGS.get(call_format)
+    if spelling is None or not (spelling.opening or spelling.begin):
+        return None
+    # The marker ends the text before it, so it stands before the rule of a call.
+    one_list = bool(spelling.opening)
+    begin, *head = spelling.opening or spelling.begin
+    assert isinstance(begin, _Mark), "a call with a marker begins with it"
+    term = marker(begin.text)
+    lines = [
+        f"tool_{i}: {_call(spelling, tool, marker, begun=not one_list)}"
+        for i, tool in enumerate(tools)
+    ]
+    lines.append("one: " + " | ".join(f"tool_{i}" for i in range(len(tools))))
+    calls = "one"
+    if one_list:
+        more = f" ({quoted(spelling.separator)} one){{0,{CALLS_MAX - 1}}}" if parallel else ""
+        calls = _join(_terms(head, marker), f"one{more}", _terms(spelling.closing, marker))
+    if term.startswith('"'):  # a lazy lexeme ends with the first marker
+        lines.append(f"before[lazy]: /(.|\\n)*/ {term}")
+    else:
+        lines.append(f"before: TEXT? {term}")
+    lines += [f"call: before {calls}", "TEXT: /(.|\\n)+/"]
+    count = f"{{0,{CALLS_MAX}}}" if parallel and not one_list else "?"
+    start, rules = _after_reasoning(
+        f"call{count} TEXT?", marker, reasoning, reasoning_open=reasoning_open
+    )
+    return StructuredOutputs(grammar="\n".join([start, *rules, *lines]) + "\n")
+
+
 def grammar_after_reasoning(
     structured: StructuredOutputs,
     reasoning: ReasoningMarks,
@@ -97,7 +153,7 @@ def _term(structured: StructuredOutputs) -> str:
     if structured.choice is not None:
         return " | ".join(map(quoted, structured.choice))
     if structured.regex is not None:
-        return "/" + structured.regex.replace("/", "\\/") + "/"
+        return f"/{_UNESCAPED_SLASH.sub(_escaped, structured.regex)}/"
     schema = '{"type": "object"}' if structured.json_schema is None else structured.json_schema
     return _json_term(
         json.loads(schema),
@@ -105,6 +161,10 @@ def _term(structured: StructuredOutputs) -> str:
         any_whitespace=structured.any_whitespace,
         separators=(",", ":"),
     )
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return {"/": "\\/", "\n": "\\n"}.get(found[0], found[0])
 
 
 def _after_reasoning(
@@ -163,11 +223,12 @@ _SPELLINGS: Mapping[str, _Spelling] = {
 }
 
 
-def _call(spelling: _Spelling, tool: FunctionSpec, marker: Marker) -> str:
+def _call(spelling: _Spelling, tool: FunctionSpec, marker: Marker, *, begun: bool = False) -> str:
+    """One call; with `begun` what comes after its first marker."""
     head = f'{{"name": {json.dumps(tool.name)}, "{spelling.arguments}": '
     arguments = _json_term(parameters_of(tool), strict=tool.strict, separators=(", ", ": "))
     return _join(
-        _terms(spelling.begin, marker),
+        _terms(spelling.begin[1:] if begun else spelling.begin, marker),
         quoted(head),
         arguments,
         _terms(("}", *spelling.end), marker),

@@ -81,6 +81,11 @@ class ToolUse:
         return tuple(tool for tool in self.tools if self.only in (None, tool.name))
 
     @property
+    def is_strict(self) -> bool:
+        """Whether a call must follow its schema even if the model chooses to call."""
+        return any(tool.strict for tool in self.tools)
+
+    @property
     def schemas(self) -> Mapping[str, Mapping[str, object]]:
         """Name -> JSON schema of the parameters."""
         return {tool.name: parameters_of(tool) for tool in self.tools}

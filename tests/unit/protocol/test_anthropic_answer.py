@@ -132,6 +132,7 @@ def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {**message, **events[-2]["delta"], "usage": events[-2]["usage"]}
 
 
+@pytest.mark.slow
 @given(outputs())
 def test_a_joined_stream_is_the_whole_message(deltas: list[OutputDelta]) -> None:
     body = json.loads(answered(MessageBody(HEAD, READING), deltas, USAGE))

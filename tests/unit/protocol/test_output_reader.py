@@ -21,6 +21,7 @@ def read(reading: Reading, deltas: list[OutputDelta]) -> tuple[OutputReader, lis
     return reader, [piece for piece in pieces if isinstance(piece, MadeCall)]
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 26), max_size=6))
 def test_reasoning_tokens_do_not_depend_on_the_chunking(cuts: set[int]) -> None:
     """The end mark is the token 62 (">") here, which nothing before it is."""

@@ -118,6 +118,7 @@ def followed(events: list[dict[str, Any]]) -> dict[str, Any]:
     return response
 
 
+@pytest.mark.slow
 @given(outputs())
 def test_a_followed_stream_is_the_whole_response(deltas: list[OutputDelta]) -> None:
     ends: list[ResponseObject] = []

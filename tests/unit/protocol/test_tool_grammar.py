@@ -20,6 +20,7 @@ from triolet.protocol.parsers.output_parser import (
     join_pieces,
 )
 from triolet.protocol.tool_grammar import (
+    begun_call_grammar,
     call_grammar,
     forced_format,
     grammar_after_reasoning,
@@ -193,3 +194,50 @@ def test_strict_tools_refuse_what_cannot_be_enforced(strict: bool, accepted: boo
     else:
         with pytest.raises(InvalidRequest, match="uniqueItems"):
             check_grammar(grammar)
+
+
+@pytest.mark.parametrize(
+    ("call_format", "options", "text", "allowed"),
+    [
+        ("hermes", {}, "", True),
+        ("hermes", {}, "Hi <b> {", True),
+        ("hermes", {}, CALL, True),
+        ("hermes", {}, f"Let me see.\n{CALL}\n{hermes('g.h')}\nDone.", True),
+        ("hermes", {}, hermes("other"), False),
+        ("hermes", {}, hermes("f"), False),
+        ("hermes", {}, "<tool_call>\n", False),
+        ("hermes", {"parallel": False}, f"a{CALL}b", True),
+        ("hermes", {"parallel": False}, f"{CALL}{CALL}", False),
+        ("hermes", {"marker": quoted}, "Hi <b> {", True),
+        ("hermes", {"reasoning": THINK}, f"<think>hm</think>\n\na{CALL}", True),
+        ("hermes", {"reasoning": THINK}, "Hi", True),
+        ("hermes", {"reasoning": THINK, "reasoning_open": True}, f"hm</think>{CALL}", True),
+        (
+            "mistral",
+            {},
+            'a[TOOL_CALLS][{"name": "g.h", "arguments": {}}, {"name": "g.h", "arguments": {}}]',
+            True,
+        ),
+        ("mistral", {}, "[TOOL_CALLS][1]", False),
+    ],
+)
+def test_a_call_that_has_begun_must_be_well_formed(
+    call_format: str, options: dict[str, Any], text: str, allowed: bool
+) -> None:
+    options = {"parallel": True, "marker": marker, **options}
+    grammar = begun_call_grammar(call_format, TOOLS, **options)
+    assert grammar is not None
+    assert allows(grammar, text) is allowed
+
+
+def test_notations_without_a_marker_or_a_grammar_are_not_followed() -> None:
+    for name in ("llama3_json", "functiongemma", "qwen3_coder"):
+        assert begun_call_grammar(name, TOOLS, parallel=True) is None
+
+
+@pytest.mark.parametrize("regex", ["a/b", r"a\/b", "a\\/b|\n/"])
+def test_a_regex_keeps_its_slashes(regex: str) -> None:
+    structured = grammar_after_reasoning(
+        StructuredOutputs(regex=regex), THINK, reasoning_open=False, marker=marker
+    )
+    assert allows(structured, "a/b")

@@ -17,7 +17,12 @@ from triolet.protocol.output_reader import Reading
 from triolet.protocol.parsers.dialect import Dialect
 from triolet.protocol.parsers.formats import FORMATS
 from triolet.protocol.parsers.output_parser import ParserSettings
-from triolet.protocol.tool_grammar import call_grammar, forced_format, grammar_after_reasoning
+from triolet.protocol.tool_grammar import (
+    begun_call_grammar,
+    call_grammar,
+    forced_format,
+    grammar_after_reasoning,
+)
 from triolet.protocol.tool_prompt import with_calls_written, with_tools_stated
 from triolet.protocol.tools import ToolUse
 from triolet.sampling_params import SamplingParams, StructuredOutputs
@@ -186,6 +191,15 @@ def _constraint(
             reasoning=parser.reasoning,
             reasoning_open=parser.reasoning_open,
             otherwise=None if forced else structured,
+        )
+    if structured is None and tools.is_strict:
+        return begun_call_grammar(
+            call_format,
+            tools.tools,
+            parallel=tools.parallel,
+            marker=dialect.marker,
+            reasoning=parser.reasoning,
+            reasoning_open=parser.reasoning_open,
         )
     if structured is not None and parser.reasoning is not None:
         return grammar_after_reasoning(

@@ -172,6 +172,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([None, *FORMATS]),
     st.booleans(),

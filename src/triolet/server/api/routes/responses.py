@@ -14,9 +14,9 @@ from triolet.protocol.chat_request import ChatCompletionRequest, ChatMessage
 from triolet.protocol.json_body import clip
 from triolet.protocol.output_reader import Reading
 from triolet.protocol.responses_answer import ResponseAnswer, ResponseObject
+from triolet.protocol.responses_fields import ResponsesRequest
 from triolet.protocol.responses_request import (
     RESPONSES_NAMES,
-    ResponsesRequest,
     chat_of,
     messages_of,
     parse_responses_request,
