@@ -66,6 +66,12 @@ async def test_a_forced_call_is_a_call_in_every_protocol() -> None:
         }
         output = (await client.post("/v1/responses", response)).json()["output"]
         arguments += [json.loads(item["arguments"]) for item in output]
+        unenforceable = {"type": "object", "properties": {"a": {"uniqueItems": True}}}
+        strict = {"name": "f", "parameters": unenforceable, "strict": True}
+        bad = {**chat, "tools": [{"type": "function", "function": strict}]}
+        fault = await client.post("/v1/chat/completions", {**bad, "tool_choice": "required"})
+        assert (fault.status, fault.json()["error"]["param"]) == (400, "tools")
+        assert "uniqueItems" in fault.json()["error"]["message"]
     assert len(arguments) == 3
     for found in arguments:
         assert found["room"] in ("kitchen", "hall")

@@ -171,6 +171,9 @@ async def test_a_background_response_outlives_its_request() -> None:
         path = f"{PATH}/{response['id']}"
         await wait_all_tasks_blocked()
         assert (await client.get(path)).json()["status"] == "in_progress"
+        kept = (await client.get("/debug/tree")).json()["responses"]
+        assert (kept["kept"], kept["in_background"]) == (1, 1)
+        assert kept["bytes"] > 0
         gate.release(4)
         await wait_all_tasks_blocked()
         done = (await client.get(path)).json()

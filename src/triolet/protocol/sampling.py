@@ -123,7 +123,7 @@ def wire_names(names: Mapping[str, str]) -> Generator[None]:
         yield
     except InvalidRequest as error:
         wire = names.get(error.param or "")
-        if wire is not None and error.message.startswith(f"{error.param} "):
+        if wire is not None and error.message.startswith((f"{error.param} ", f"{error.param}:")):
             error.message = wire + error.message.removeprefix(error.param or "")
         error.param = wire or error.param
         raise

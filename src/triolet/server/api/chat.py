@@ -41,6 +41,7 @@ class ChatPlan:
         sampling: With the grammar that a forced call needs.
         reading: How outputs are read; None leaves their text alone.
         ignored: Fields that have no effect with this model.
+        names: Field of the constraint -> field of the chat that it was made of, for errors.
     """
 
     prompt: Prompt
@@ -48,6 +49,7 @@ class ChatPlan:
     sampling: SamplingParams
     reading: Reading | None
     ignored: tuple[str, ...] = ()
+    names: Mapping[str, str] = attrs.field(factory=dict[str, str])
 
 
 async def dialect_of_model(call: Call, engine: EngineClient) -> ModelDialect:
@@ -102,6 +104,8 @@ async def chat_plan(
         ),
         reading,
         ignored,
+        # What is no grammar of the client's own was made of its tools or its schema.
+        {"structured_outputs.grammar": "tools" if tools.tools else "structured_outputs.json"},
     )
 
 

@@ -118,8 +118,13 @@ class ResponseStore:
         self._nursery: trio.Nursery | None = None
         self._in_background = 0
 
-    def __len__(self) -> int:
-        return len(self._responses)
+    def statistics(self) -> Mapping[str, int]:
+        """What is kept and what is being made, for `/debug/tree`."""
+        return {
+            "kept": len(self._responses),
+            "bytes": self._bytes,
+            "in_background": self._in_background,
+        }
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the background responses. Runs until it is cancelled, and ends them then."""

@@ -71,7 +71,8 @@ async def chat_completions(call: Call) -> Response | None:
         )
         head = answer_head(call, "chatcmpl-")
         answer = ChatStream(head, shape) if request.stream else ChatBody(head, shape)
-        return await run_job(call, engine, job, answer, stream=request.stream)
+        with wire_names(plan.names):
+            return await run_job(call, engine, job, answer, stream=request.stream)
 
 
 async def completions(call: Call) -> Response | None:

@@ -46,7 +46,8 @@ async def create_message(call: Call) -> Response | None:
         reading = plan.reading or Reading()
         call.error_event = anthropic_error_event
         answer = MessageStream(head, reading) if chat.stream else MessageBody(head, reading)
-        return await run_job(call, engine, job, answer, stream=chat.stream)
+        with wire_names(plan.names):
+            return await run_job(call, engine, job, answer, stream=chat.stream)
 
 
 async def count_tokens(call: Call) -> Response:

@@ -67,6 +67,7 @@ async def debug_tree(call: Call) -> Response:
             "engine": None if engine is None else attrs.asdict(engine.statistics()),
             "server": {} if services.tree is None else services.tree(),
             "requests": services.live.tree(),
+            "responses": services.responses.statistics(),
         }
     )
 

@@ -87,7 +87,8 @@ async def create_response(call: Call) -> Response | None:
             assert stored is not None, "background needs store"
             return await _in_background(call, engine, job, answer, stored, stream=request.stream)
         call.error_event = answer.fail
-        return await run_job(call, engine, job, answer, stream=request.stream)
+        with wire_names(plan.names):
+            return await run_job(call, engine, job, answer, stream=request.stream)
 
 
 async def get_response(call: Call) -> Response | None:
