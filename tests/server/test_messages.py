@@ -158,3 +158,32 @@ async def test_a_request_is_cancelled_by_the_id_of_its_message() -> None:
     async with client_of(FakeEngine()) as client:
         reply = await client.request("POST", "/v1/requests/msg_abc/cancel")
         assert reply.status == 404
+
+
+async def test_a_request_as_agents_send_it() -> None:
+    """Betas, cache marks and provider's tools are no faults: what is ignored is listed."""
+    ephemeral = {"cache_control": {"type": "ephemeral"}}
+    body = {
+        **HELLO,
+        "system": [{"type": "text", "text": "You are an agent.", **ephemeral}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "task", **ephemeral}]},
+        ],
+        "tools": [
+            {**TOOL, "description": "The time", **ephemeral},
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+        ],
+        "metadata": {"user_id": "u"},
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "medium"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+        "stream": True,
+    }
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "x,y"}
+    async with client_of(qwen("Done.")) as client:
+        async with client.stream(f"{MESSAGES}?beta=true", body, headers) as stream:
+            assert stream.status == 200
+            ignored = stream.headers["x-triolet-ignored"].split(", ")
+            events = named_events((await stream.read()).decode())
+    assert events[-1]["type"] == "message_stop"
+    assert ignored == ["context_management", "tools.web_search_20250305"]

@@ -250,3 +250,48 @@ async def test_the_store_is_bounded_in_number_bytes_and_time(
         assert sum(kept) == 2
         await trio.sleep(response_store.TTL_S + 1)
         assert (await client.get(f"{PATH}/{last}")).status == 404
+
+
+async def test_a_request_as_codex_sends_it() -> None:
+    """Shape recorded from Codex CLI 0.171, texts shortened."""
+    engine = qwen("Done.")
+    body = {
+        "model": "fake-model",
+        "instructions": "You are Codex.",
+        "input": [
+            {
+                "type": "message",
+                "role": role,
+                "content": [{"type": "input_text", "text": text}],
+            }
+            for role, text in (
+                ("developer", "sandbox"),
+                ("developer", "skills"),
+                ("user", "environment"),
+                ("user", "task"),
+            )
+        ],
+        "tools": [
+            {**TOOL, "strict": False, "description": "The time"},
+            {"type": "namespace", "name": "mcp", "description": "", "tools": []},
+            {"type": "web_search", "external_web_access": False},
+        ],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "client_metadata": {"x": "y"},
+        "text": {"verbosity": "low"},
+    }
+    async with client_of(engine) as client:
+        async with client.stream(PATH, body) as stream:
+            assert stream.status == 200
+            ignored = stream.headers["x-triolet-ignored"].split(", ")
+            events = named_events((await stream.read()).decode())
+        text = await prompt_text(engine)
+    assert events[-1]["type"] == "response.completed"
+    assert ignored == ["tools.namespace", "tools.web_search", "text.verbosity", "reasoning.summary"]
+    assert "system\nYou are Codex.\n\nsandbox\n\nskills<|im_end|>" in text

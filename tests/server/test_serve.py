@@ -384,3 +384,16 @@ async def test_a_missing_certificate_is_a_config_error(tmp_path: Path) -> None:
             handle_signals=False,
         )
     assert caught.value.param == "ssl_certfile"
+
+
+async def test_background_responses_are_owned_by_the_server_and_end_with_it() -> None:
+    gate = Gate()
+    engine = FakeEngine(gate=gate)
+    async with served(engine) as state, await state.connect() as client:
+        await client.send(post({"input": "hi", "background": True}, path="/v1/responses"))
+        answer = await client.answer()
+        assert (answer.status, answer.json()["status"]) == (200, "queued")
+        await wait_until(lambda: engine.live)
+        state.shutdown.set()
+    assert state.exit_status == 0
+    assert engine.live == []
