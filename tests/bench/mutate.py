@@ -275,7 +275,7 @@ def _move(field: str, position: int) -> Callable[[ast.AST], None]:
 
 def preload() -> None:
     """Load what all mutants share, so that a fork of this process need not."""
-    import triolet.testing.cancel_sweep  # noqa: F401
+    import triolet.testing.sweeps  # noqa: F401
 
     for name in list(sys.modules):
         if name.split(".")[0] == "triolet":
@@ -315,7 +315,7 @@ def _play(tree: Path, sender: multiprocessing.connection.Connection) -> None:
 
 def _first_violation(tree: Path) -> str:
     from triolet.testing import simulation
-    from triolet.testing.cancel_sweep import SweepReport, cancel_sweep, crash_sweep, shutdown_sweep
+    from triolet.testing.sweeps import SweepReport, cancel_sweep, crash_sweep, shutdown_sweep
     from triolet.testing.scenario import load_scenario
 
     assert Path(simulation.__file__).is_relative_to(tree), "the installed code was loaded"

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from support import scenarios
-from triolet.testing.cancel_sweep import cancel_sweep
 from triolet.testing.simulation import simulate
+from triolet.testing.sweeps import cancel_sweep
 from triolet.testing.trace import diff
 from triolet.testing.watcher import Intervention
 

@@ -10,11 +10,11 @@ import attrs
 import pytest
 
 from triolet.actor.faultpoint import POINTS
-from triolet.testing.cancel_sweep import crash_sweep
 from triolet.testing.checks import CHECKS
 from triolet.testing.faults import CORRUPTIONS, FAULT_CLASSES, Fault
 from triolet.testing.scenario import SimulatedModel, Workload, load_scenario
 from triolet.testing.simulation import simulate
+from triolet.testing.sweeps import crash_sweep
 
 ROOT = Path(__file__).parents[2]
 FAULTS = (ROOT / "docs/reference/faults.md").read_text()

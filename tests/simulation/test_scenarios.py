@@ -8,9 +8,9 @@ import pytest
 
 from support import scenarios
 from triolet.actor.faultpoint import POINTS
-from triolet.testing.cancel_sweep import replay, sweep_seeds
 from triolet.testing.checks import CHECKS
 from triolet.testing.faults import FAULT_CLASSES, FAULT_NAMES
+from triolet.testing.sweeps import replay, sweep_seeds
 from triolet.tracker.request_state import TRANSITIONS, RequestState
 
 REGRESSIONS = tomllib.loads((scenarios.FOLDER.parent / "regressions.toml").read_text())
@@ -79,7 +79,7 @@ def test_every_transition_of_a_request_is_taken(before: RequestState, after: Req
 
 @pytest.mark.parametrize("phase", ["reserved", "queued", "waiting", "prefill", "decode"])
 def test_requests_are_cancelled_in_every_phase(phase: str) -> None:
-    """ "preempted" is reached by the sweep of the small pool, see test_cancel_sweep.py."""
+    """Leaving while preempted is rarer: test_sweeps.py has it."""
     assert scenarios.counts()[f"cancelled in {phase}"] > 0
 
 

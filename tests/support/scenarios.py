@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 from pathlib import Path
 
-from triolet.testing.cancel_sweep import SweepReport, sweep_seeds
+from triolet.testing.sweeps import SweepReport, sweep_seeds
 from triolet.testing.scenario import Scenario, load_scenario
 
 FOLDER = Path(__file__).parents[1] / "simulation" / "scenarios"

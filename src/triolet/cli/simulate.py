@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from triolet.errors import ConfigError
-from triolet.testing.cancel_sweep import (
+from triolet.testing.sweeps import (
     SweepReport,
     cancel_sweep,
     crash_sweep,

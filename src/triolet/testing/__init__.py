@@ -14,15 +14,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from triolet.testing.cancel_sweep import (
-        SweepReport as SweepReport,
-        cancel_sweep as cancel_sweep,
-        crash_sweep as crash_sweep,
-        pair_sweep as pair_sweep,
-        replay as replay,
-        shutdown_sweep as shutdown_sweep,
-        sweep_seeds as sweep_seeds,
-    )
     from triolet.testing.determinism import deterministic_schedule as deterministic_schedule
     from triolet.testing.engines import FakeHouse as FakeHouse, open_fake_engine as open_fake_engine
     from triolet.testing.fake_engine import FakeEngine as FakeEngine, Script as Script
@@ -57,6 +48,15 @@ if TYPE_CHECKING:
         SimulationFailed as SimulationFailed,
         simulate as simulate,
     )
+    from triolet.testing.sweeps import (
+        SweepReport as SweepReport,
+        cancel_sweep as cancel_sweep,
+        crash_sweep as crash_sweep,
+        pair_sweep as pair_sweep,
+        replay as replay,
+        shutdown_sweep as shutdown_sweep,
+        sweep_seeds as sweep_seeds,
+    )
     from triolet.testing.trace import diff as diff
     from triolet.testing.watcher import Intervention as Intervention
 
@@ -80,11 +80,11 @@ _EXPORTS = {
     "SimulationFailed": "simulation",
     "SlowStart": "fake_openai_server",
     "Stall": "fake_openai_server",
-    "SweepReport": "cancel_sweep",
+    "SweepReport": "sweeps",
     "Truncate": "fake_openai_server",
     "Workload": "scenario",
-    "cancel_sweep": "cancel_sweep",
-    "crash_sweep": "cancel_sweep",
+    "cancel_sweep": "sweeps",
+    "crash_sweep": "sweeps",
     "deterministic_schedule": "determinism",
     "diff": "trace",
     "expected_tokens": "fake_runner",
@@ -92,12 +92,12 @@ _EXPORTS = {
     "load_scenario": "scenario",
     "open_fake_engine": "engines",
     "open_fake_openai_server": "fake_openai_server",
-    "pair_sweep": "cancel_sweep",
-    "replay": "cancel_sweep",
+    "pair_sweep": "sweeps",
+    "replay": "sweeps",
     "scenario_of": "scenario",
-    "shutdown_sweep": "cancel_sweep",
+    "shutdown_sweep": "sweeps",
     "simulate": "simulation",
-    "sweep_seeds": "cancel_sweep",
+    "sweep_seeds": "sweeps",
 }
 
 

@@ -116,7 +116,7 @@ def simulate(
     Args:
         scenario: What to play.
         seed: Decides everything that is drawn, the order of the tasks included.
-        interventions: What to do before which tick; see `cancel_sweep.py`.
+        interventions: What to do before which tick; see `sweeps.py`.
         record_targets: Fill `Run.targets`.
 
     Raises:

@@ -97,7 +97,7 @@ def test_checks_that_there_are_not_are_refused() -> None:
 def test_the_harness_loads_no_torch() -> None:
     code = (
         "import sys, triolet.testing as t\n"
-        "[getattr(t, name) for name in t._EXPORTS]\n"
+        "assert all(callable(getattr(t, name)) for name in t._EXPORTS)\n"
         "assert set(t._EXPORTS) <= set(dir(t))\n"
         "sys.exit(','.join({'torch', 'transformers', 'quart', 'hypercorn'} & set(sys.modules)) or 0)"
     )
@@ -109,3 +109,11 @@ def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="nothing"):
         triolet.testing.nothing  # noqa: B018  the access is the test
+
+
+def test_no_exported_name_is_that_of_a_module() -> None:
+    """Importing a module makes its name an attribute of the package, in front of the export."""
+    import triolet.testing
+
+    modules = {path.stem for path in Path(triolet.testing.__path__[0]).glob("*.py")}
+    assert not modules & set(triolet.testing._EXPORTS)

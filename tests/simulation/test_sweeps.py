@@ -6,14 +6,14 @@ import pytest
 
 from support import scenarios
 from triolet.errors import ConfigError
-from triolet.testing.cancel_sweep import (
+from triolet.testing.scenario import scenario_of
+from triolet.testing.sweeps import (
     cancel_sweep,
     crash_sweep,
     pair_sweep,
     replay,
     shutdown_sweep,
 )
-from triolet.testing.scenario import scenario_of
 
 TINY = scenario_of(
     {
@@ -68,8 +68,8 @@ def test_pairs_of_cancels_harm_nobody() -> None:
 
 
 @pytest.mark.slow
-def test_a_small_pool_is_swept_through_preemption() -> None:
-    report = cancel_sweep(scenarios.scenario("small-pool"), 3, every=47)
+def test_clients_leave_while_their_request_is_preempted() -> None:
+    report = cancel_sweep(scenarios.scenario("under-pressure"), 0, every=37)
     report.check()
     assert report.counts["cancelled in preempted"] > 0
 
