@@ -67,7 +67,7 @@ def tokens_a_rounding_away(row: Tensor, batch: SamplingBatch, index: int) -> set
     return found
 
 
-@settings(max_examples=18, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     width=st.sampled_from([1, 2, 17, 256, 257, 700]),
     spread=st.sampled_from([0.0, 0.5, 3.0, 40.0]),
@@ -102,7 +102,7 @@ def test_same_token_as_the_reference(
             assert result[row] in near, (result, expected)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(top_k=st.integers(1, 40), seed=st.integers(0, 1000), spread=st.sampled_from([0.01, 2.0]))
 def test_a_row_of_few_values_keeps_ties_in_the_order_of_ids(
     top_k: int, seed: int, spread: float
@@ -144,7 +144,7 @@ def test_the_smallest_temperature_is_greedy() -> None:
     assert int(sample(logits, batch_of(1, 1e-38), tile=TILE)) == 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     width=st.sampled_from([5, 256, 600]),
     spread=st.sampled_from([0.0, 3.0, 30.0]),
