@@ -30,44 +30,62 @@ struct Source {
     float at(int64_t row, int64_t column) const {
         return row < n && column < k ? to_float(weight[row * k + column]) : 0.0f;
     }
-    float largest(int64_t row, int64_t begin, int64_t end) const {
+    float largest(int64_t row) const {
+        if (row >= n) return 0.0f;
+        const T* values = weight + row * k;
         float best = 0.0f;
-        for (int64_t column = begin; column < end; column++) {
-            const float size = std::fabs(at(row, column));
+        for (int64_t column = 0; column < k; column++) {
+            const float size = std::fabs(to_float(values[column]));
             best = size > best ? size : best;
         }
         return best;
     }
 };
 
+// Calls body(c, row, column) for every place of a panel, in pieces of 64 outputs x 32 k: what is
+// written, at strides of a row of words, then stays in the L1 cache until its lines are full.
+template <class Body>
+inline void for_each_place(int64_t panel, int64_t k_padded, Body&& body) {
+    constexpr int64_t kPiece = 32;
+    for (int64_t first = 0; first < k_padded; first += kPiece) {
+        const int64_t end = min64(first + kPiece, k_padded);
+        for (int64_t c = 0; c < kPanelColumns; c++)
+            for (int64_t column = first; column < end; column++) body(c, panel * kPanelColumns + c, column);
+    }
+}
+
 // Words of kPerWord neighbouring k, unchanged values.
 template <class T, int kPerWord>
 void pack_plain(const T* weight, int64_t n, int64_t k, int64_t k_padded, int64_t panel, T* out) {
-    for (int64_t c = 0; c < kPanelColumns; c++) {
-        const int64_t row = panel * kPanelColumns + c;
-        for (int64_t column = 0; column < k_padded; column++) {
-            const int64_t to = (column / kPerWord * kPanelColumns + c) * kPerWord + column % kPerWord;
-            out[to] = row < n && column < k ? weight[row * k + column] : T{};
-        }
-    }
+    for_each_place(panel, k_padded, [&](int64_t c, int64_t row, int64_t column) {
+        const int64_t to = (column / kPerWord * kPanelColumns + c) * kPerWord + column % kPerWord;
+        out[to] = row < n && column < k ? weight[row * k + column] : T{};
+    });
+}
+
+// The nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
+inline int32_t nearest(float x) {
+    float shifted = x + 12582912.0f;
+    int32_t bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    return bits - 0x4b400000;
 }
 
 // One scale per output: the largest magnitude becomes 127.
 template <class T>
 void pack_w8(const Source<T>& source, int64_t k_padded, int64_t panel, int8_t* out, float* scales, int32_t* sums) {
+    float inverse[kPanelColumns];
     for (int64_t c = 0; c < kPanelColumns; c++) {
-        const int64_t row = panel * kPanelColumns + c;
-        const float largest = source.largest(row, 0, source.k);
-        const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-        int32_t sum = 0;
-        for (int64_t column = 0; column < k_padded; column++) {
-            const auto q = static_cast<int32_t>(std::nearbyint(source.at(row, column) * inverse));
-            out[(column / 4 * kPanelColumns + c) * 4 + column % 4] = static_cast<int8_t>(q);
-            sum += q;
-        }
+        const float largest = source.largest(panel * kPanelColumns + c);
+        inverse[c] = largest > 0.0f ? 127.0f / largest : 0.0f;
         scales[c] = largest / 127.0f;
-        sums[c] = 128 * sum;  // activations are stored with 128 added
+        sums[c] = 0;
     }
+    for_each_place(panel, k_padded, [&](int64_t c, int64_t row, int64_t column) {
+        const int32_t q = nearest(source.at(row, column) * inverse[c]);
+        out[(column / 4 * kPanelColumns + c) * 4 + column % 4] = static_cast<int8_t>(q);
+        sums[c] += 128 * q;  // activations are stored with 128 added
+    });
 }
 
 // Symmetric, values -8..7. The signed extreme of a group becomes -8 exactly, as in GGUF's Q4_0.
@@ -87,7 +105,7 @@ void pack_w4(const Source<T>& source, int64_t k_padded, int64_t panel, uint8_t* 
             scales[group * kPanelColumns + c] = scale;
             for (int64_t i = 0; i < kGroup; i++) {
                 const float x = source.at(row, group * kGroup + i);
-                auto q = static_cast<int>(std::nearbyint(x * inverse)) + 8;
+                int32_t q = nearest(x * inverse) + 8;
                 q = q < 0 ? 0 : (q > 15 ? 15 : q);
                 const int64_t quad = i / 4;
                 uint8_t& byte = out[((group * 4 + quad / 2) * kPanelColumns + c) * 4 + i % 4];
