@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from support import scenarios
+from triolet.errors import InternalError
 from triolet.testing.simulation import simulate
 from triolet.testing.sweeps import cancel_sweep
 from triolet.testing.trace import diff
@@ -73,3 +74,8 @@ def test_a_sweep_is_replayable_too() -> None:
     one, other = (cancel_sweep(scenario, 2, every=150) for _ in range(2))
     assert one.runs == other.runs > 2
     assert one.counts == other.counts
+
+
+async def test_a_simulation_inside_a_run_is_refused() -> None:
+    with pytest.raises(InternalError, match="trio run of its own"):
+        simulate(scenarios.scenario("no-start"), 0)

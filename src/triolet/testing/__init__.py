@@ -18,15 +18,7 @@ if TYPE_CHECKING:
     from triolet.testing.engines import FakeHouse as FakeHouse, open_fake_engine as open_fake_engine
     from triolet.testing.fake_engine import FakeEngine as FakeEngine, Script as Script
     from triolet.testing.fake_openai_server import (
-        DieMidStream as DieMidStream,
-        ErrorEvent as ErrorEvent,
-        ErrorStatus as ErrorStatus,
         FakeOpenAIServer as FakeOpenAIServer,
-        MalformedEvent as MalformedEvent,
-        RateLimit as RateLimit,
-        SlowStart as SlowStart,
-        Stall as Stall,
-        Truncate as Truncate,
         open_fake_openai_server as open_fake_openai_server,
     )
     from triolet.testing.fake_runner import (
@@ -41,6 +33,16 @@ if TYPE_CHECKING:
         Workload as Workload,
         load_scenario as load_scenario,
         scenario_of as scenario_of,
+    )
+    from triolet.testing.server_faults import (
+        DieMidStream as DieMidStream,
+        ErrorEvent as ErrorEvent,
+        ErrorStatus as ErrorStatus,
+        MalformedEvent as MalformedEvent,
+        RateLimit as RateLimit,
+        SlowStart as SlowStart,
+        Stall as Stall,
+        Truncate as Truncate,
     )
     from triolet.testing.simulated_transport import SimulatedTransport as SimulatedTransport
     from triolet.testing.simulation import (
@@ -62,26 +64,26 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "AsgiClient": "http",
-    "DieMidStream": "fake_openai_server",
-    "ErrorEvent": "fake_openai_server",
-    "ErrorStatus": "fake_openai_server",
+    "DieMidStream": "server_faults",
+    "ErrorEvent": "server_faults",
+    "ErrorStatus": "server_faults",
     "FakeEngine": "fake_engine",
     "FakeHouse": "engines",
     "FakeOpenAIServer": "fake_openai_server",
     "FakeRunner": "fake_runner",
     "Intervention": "watcher",
-    "MalformedEvent": "fake_openai_server",
-    "RateLimit": "fake_openai_server",
+    "MalformedEvent": "server_faults",
+    "RateLimit": "server_faults",
     "Run": "simulation",
     "Scenario": "scenario",
     "Script": "fake_engine",
     "SimulatedModel": "scenario",
     "SimulatedTransport": "simulated_transport",
     "SimulationFailed": "simulation",
-    "SlowStart": "fake_openai_server",
-    "Stall": "fake_openai_server",
+    "SlowStart": "server_faults",
+    "Stall": "server_faults",
     "SweepReport": "sweeps",
-    "Truncate": "fake_openai_server",
+    "Truncate": "server_faults",
     "Workload": "scenario",
     "cancel_sweep": "sweeps",
     "crash_sweep": "sweeps",

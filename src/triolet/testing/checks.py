@@ -7,29 +7,20 @@ purpose (`world.excuses`, and the plan of each client), and excuse nothing else.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import attrs
 from trio.testing import wait_all_tasks_blocked
 
 from triolet.engine.client import Health
-from triolet.request import FinishReason
 from triolet.sampling_params import SamplingParams
-from triolet.testing.clients import ReceivedOutput, SimulatedClient
+from triolet.testing.clients import SimulatedClient
+from triolet.testing.excuses import death_is_excused, num_runner_faults, unexplained_end
 from triolet.testing.fake_runner import expected_tokens
-from triolet.testing.workloads import ExpectedOutput, expected_output, text_of
+from triolet.testing.output_checks import Findings, find_wrong_outputs, find_wrong_usage
 from triolet.testing.world import World
 from triolet.tracker.request_state import RequestState
 
-Findings = Iterator[str]
-
-RUNNER_FAULTS = (
-    *("runner_crash", "runner_hang", "slow_step", "step_error", "corrupt_result"),
-    *("lost_result", "repeated_result", "load_failure"),
-)
-"""Kinds of fault that may cost the runner its life."""
-FALSE_POISON_DEATHS = 3
-"""Deaths in a row that make an innocent request look like poison: no rule can tell."""
 TIME_TOLERANCE_S = 1e-6
 """Virtual time is exact but for the rounding of sums."""
 GAUGES = (
@@ -191,115 +182,10 @@ def _fake_eos(world: World) -> int:
 def find_unexplained_ends(world: World) -> Findings:
     """Everyone got an answer, or what they themselves, or a fault, brought about."""
     for client in world.clients:
-        why_not = _unexplained(client, world)
+        why_not = unexplained_end(client, world)
         if why_not is not None:
             error = "" if client.error is None else f" ({client.error.code}: {client.error})"
             yield f"client {client.number} {why_not}{error}"
-
-
-def _unexplained(client: SimulatedClient, world: World) -> str | None:
-    plan, excuses = client.plan, world.excuses
-    code = None if client.error is None else client.error.code
-    is_shutting = excuses.drained or excuses.closed or excuses.service_cancelled
-    match client.end, code:
-        case None, _:
-            return "never came to an end"
-        case "finished", _:
-            return "finished although it is poison" if plan.is_poison else None
-        case "left", _:
-            plans = (plan.leaves_after_s, plan.breaks_after, plan.ignores_s)
-            wanted = client.told is not None or any(value is not None for value in plans)
-            return None if wanted else "left, which it did not want"
-        case "unserved", _:
-            return None if is_shutting or death_is_excused(world) else "found no engine"
-        case "refused", "not_serving":
-            return None if is_shutting else "was refused by an engine that serves"
-        case "refused", "queue_full":
-            limits = {"max_live_requests", "max_queued_tokens"} & set(world.scenario.engine)
-            return None if limits else "was refused for limits that nobody reached"
-        case "refused", "context_length_exceeded":
-            fits = len(plan.prompt) + max(1, len(plan.prefix)) <= world.max_model_len
-            return "was refused although it fits" if fits else None
-        case "failed", "deadline_exceeded":
-            had_one = any(value is not None for value in attrs.astuple(plan.timeouts))
-            return None if had_one else "ran out of a time that it had no limit of"
-        case "failed", "poison_request":
-            # Real poison isolates everyone: one more death then hits whoever is alone.
-            has_poison = any(other.plan.is_poison for other in world.clients)
-            deaths = num_runner_faults(world)
-            framed = deaths >= (1 if has_poison else FALSE_POISON_DEATHS)
-            return None if plan.is_poison or framed else "was taken for poison"
-        case "failed", "request_failed":
-            broken = plan.has_row_error or plan.sink_breaks_at is not None
-            return None if broken else "failed alone"
-        case "dead", _:
-            return None if death_is_excused(world) else "found the engine dead"
-        case _:
-            return f"ended as {client.end}"
-
-
-def find_wrong_outputs(world: World) -> Findings:
-    """Every token and character is that of a quiet run, in order, up to where it ended."""
-    for client in world.clients:
-        sampling = client.plan.sampling
-        if client.end == "finished" and len(client.outputs) != sampling.n:
-            yield f"client {client.number} got {len(client.outputs)} of {sampling.n} outputs"
-        if client.end == "finished" and sampling.prompt_logprobs is not None:
-            scored = [None if s is None else s.token_id for s in client.prompt_logprobs or ()]
-            if scored != [None, *client.plan.prompt[1:]]:
-                yield f"client {client.number} got log-probabilities of {scored} for its prompt"
-        for index, got in sorted(client.outputs.items()):
-            expected = expected_output(
-                client.plan, index, world.max_model_len, world.scenario.model.eos_one_in
-            )
-            for finding in _compare(client, got, expected, world):
-                yield f"client {client.number}, output {index}: {finding}"
-
-
-def _compare(
-    client: SimulatedClient, got: ReceivedOutput, expected: ExpectedOutput, world: World
-) -> Findings:
-    plan = client.plan
-    if got.pieces_after_end:
-        yield f"{got.pieces_after_end} pieces came after its end"
-    if plan.sampling.logprobs is not None and got.logprobs != len(got.token_ids):
-        yield f"{got.logprobs} log-probabilities for {len(got.token_ids)} tokens"
-    match got.finish_reason:
-        case FinishReason.STOP | FinishReason.LENGTH:
-            whole = (expected.token_ids, expected.text, expected.finish_reason)
-            if (tuple(got.token_ids), got.text, got.finish_reason) != whole:
-                yield f"{got} is not {expected}"
-            if got.stop_reason != expected.stop_reason:
-                yield f"stopped by {got.stop_reason!r}, not {expected.stop_reason!r}"
-            return
-        case FinishReason.TIMEOUT if plan.timeouts.total is None:
-            yield "ran out of a time that it had no limit of"
-        case FinishReason.CANCELLED if (
-            plan.sampling.keep is None and client.label not in world.excuses.cancelled_labels
-        ):
-            yield "was cancelled, which nobody did"
-        case None if client.end == "finished":
-            yield "has no end"
-        case _:
-            pass
-    if tuple(got.token_ids) != expected.token_ids[: len(got.token_ids)]:
-        yield f"tokens {got.token_ids} are not the first of {expected.token_ids}"
-    if not text_of(got.token_ids).startswith(got.text):
-        yield f"text {got.text!r} is not that of tokens {got.token_ids}"
-
-
-def find_wrong_usage(world: World) -> Findings:
-    """Usage counts what was delivered, and the prompt once."""
-    for client in world.clients:
-        if client.usage is None:
-            continue
-        delivered = len(client.plan.prefix) + sum(len(o.token_ids) for o in client.outputs.values())
-        counted = (client.usage.prompt_tokens, client.usage.completion_tokens)
-        if counted != (len(client.plan.prompt), delivered):
-            yield (
-                f"client {client.number} was charged {counted} for "
-                f"{(len(client.plan.prompt), delivered)} tokens"
-            )
 
 
 def find_wrong_number_of_ends(world: World) -> Findings:
@@ -432,24 +318,3 @@ def run_checks(world: World, checks: dict[str, Check]) -> None:
         if name not in world.scenario.skip_checks:
             for finding in check.find(world):
                 world.violate(name, finding)
-
-
-def num_runner_faults(world: World) -> int:
-    """Faults that struck so far and may have killed the runner.
-
-    An exception in the task that waits for the worker is taken for the worker's death.
-    """
-    struck = sum(world.counts[f"fault {name}"] for name in RUNNER_FAULTS)
-    return struck + world.counts["crashed runner"]
-
-
-def death_is_excused(world: World) -> bool:
-    """Whether something was done that may kill the engine as a whole."""
-    excuses = world.excuses
-    if excuses.actors_crashed or excuses.load_failed:
-        return True
-    assert world.insides is not None
-    is_spent = world.insides.runner.statistics().state == "dead"
-    has_poison = any(client.plan.is_poison for client in world.clients)
-    limit = world.config.runner.max_restarts
-    return is_spent and (num_runner_faults(world) > limit or has_poison)

@@ -21,7 +21,7 @@ from triolet.config import EngineConfig
 from triolet.engine.client import Health
 from triolet.engine.insides import EngineInsides
 from triolet.engine.open_engine import EngineParts, open_engine_from_parts
-from triolet.errors import ConfigError, TrioletError
+from triolet.errors import ConfigError, InternalError, TrioletError
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.runner.backend import Progress
@@ -32,12 +32,12 @@ from triolet.testing.checks import (
     IDLE_CHECKS,
     METRICS_CHECKS,
     check_canary,
-    death_is_excused,
     run_checks,
 )
 from triolet.testing.clients import SimulatedClient
 from triolet.testing.determinism import deterministic_schedule
 from triolet.testing.engines import fake_parts
+from triolet.testing.excuses import death_is_excused
 from triolet.testing.fake_runner import FakeRunner, fake_facts
 from triolet.testing.http import AsgiClient
 from triolet.testing.nemesis import InjectedStepError, Nemesis
@@ -121,7 +121,10 @@ def simulate(
 
     Raises:
         ConfigError: The scenario names a check that there is not.
+        InternalError: This is a trio run already.
     """
+    if trio.lowlevel.in_trio_run():
+        raise InternalError("a simulation is a trio run of its own: call it outside of one")
     unknown = sorted(set(scenario.skip_checks) - set(CHECKS))
     if unknown:
         raise ConfigError(
