@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from typing import TypeVar, cast
 
 import tricycle
@@ -23,7 +23,7 @@ BACKOFF_MAX_S = 10.0
 
 
 @contextlib.contextmanager
-def bounded_shield(seconds: float, reason: str) -> Iterator[trio.CancelScope]:
+def bounded_shield(seconds: float, reason: str) -> Generator[trio.CancelScope]:
     """Let clean-up wait in spite of cancellation, for at most this long.
 
     Args:
