@@ -7,16 +7,21 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import attrs
 import pytest
+from tokenizers import AddedToken
 
 from support.chat_models import QWEN_TEMPLATE, R1_TEMPLATE, hermes, qwen, speaking
+from support.text import byte_level_backend
 from triolet.config import ServerConfig
 from triolet.engine.client import PromptOptions
 from triolet.grammar.compile import check_grammar
 from triolet.request import FinishReason
 from triolet.server.api.app import Api
-from triolet.testing.fake_engine import FakeEngine
+from triolet.testing.fake_engine import FakeEngine, Script
 from triolet.testing.http import AsgiClient
+from triolet.tokenizer.chat_template import ChatTemplate
+from triolet.tokenizer.hf_tokenizer import HFTokenizer
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -308,6 +313,32 @@ async def test_the_operator_can_name_the_notation() -> None:
         (call,) = (await chat(client, ASK))["message"]["tool_calls"]
         assert call["function"]["name"] == "clock"
         assert len(call["id"]) == 9
+
+
+async def test_markers_that_are_special_tokens_stay_in_the_text() -> None:
+    """A detokenizer would leave them out, and a grammar cannot spell them."""
+    call = '[TOOL_CALLS][{"name": "clock", "arguments": {}}]'
+    template = (
+        "{{- tools | tojson if tools else '' }}"
+        "{%- for m in messages %}{{- m.content }}"
+        "{%- if m.tool_calls %}{{- '[TOOL_CALLS]' + m.tool_calls | tojson }}{%- endif %}"
+        "{%- endfor %}"
+    )
+    backend = byte_level_backend()
+    backend.add_special_tokens([AddedToken("[TOOL_CALLS]", special=True)])
+    engine = FakeEngine(Script(pieces=(call,)))
+    engine.tokenizer = HFTokenizer(backend, template=ChatTemplate(template))
+    engine.facts = attrs.evolve(engine.facts, vocab_size=engine.tokenizer.vocab_size)
+    async with client_of(engine) as client:
+        (made,) = (await chat(client, {**ASK, "tool_choice": "required"}))["message"]["tool_calls"]
+        assert made["function"]["name"] == "clock"
+        sampling = engine.requests[-1].sampling
+        assert not sampling.skip_special_tokens
+        assert sampling.structured_outputs is not None
+        token_id = backend.token_to_id("[TOOL_CALLS]")
+        assert f"start: <[{token_id}]>" in (sampling.structured_outputs.grammar or "")
+        await chat(client, {"messages": ASK["messages"]})
+        assert engine.requests[-1].sampling.skip_special_tokens
 
 
 @pytest.mark.parametrize(
