@@ -1,6 +1,7 @@
 """Device, dtype, threads and KV memory as they are chosen while loading."""
 
 import dataclasses
+import threading
 
 import pytest
 import torch
@@ -41,6 +42,33 @@ def test_threads_of_somebody_elses_process_are_left_alone(monkeypatch: pytest.Mo
     assert device.choose_threads(CPU, torch.float32, RunnerConfig(threads=3)) == 3
     monkeypatch.setattr(device, "native_unavailable", lambda *_: None)
     assert device.choose_threads(CPU, torch.float32, in_thread) == 7
+
+
+def test_torch_computes_on_the_runners_thread_alone_and_others_are_left_alone() -> None:
+    class Native:
+        name = "native"
+
+    class Plain:
+        name = "reference"
+
+    before = torch.get_num_threads()
+    counts: list[int] = []
+
+    def run(ops: object) -> None:
+        device.keep_torch_single_threaded(ops)  # type: ignore[arg-type]  # only its name matters
+        counts.append(torch.get_num_threads())
+
+    try:
+        torch.set_num_threads(3)
+        for task in (run, run, lambda _: counts.append(torch.get_num_threads())):
+            ops = Native() if not counts else Plain()
+            thread = threading.Thread(target=task, args=(ops,))
+            thread.start()
+            thread.join()
+        assert counts == [1, 3, 3]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_kernels_that_are_not_there_are_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:

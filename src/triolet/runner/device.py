@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 from triolet.config import DTypeName, EngineConfig, RunnerConfig
@@ -87,3 +89,23 @@ def choose_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype, t
     except (KernelsUnavailable, ValueError) as error:
         param = "kernels" if config.model.quantization is None else "quantization"
         raise ConfigError(str(error), param=param) from error
+
+
+def keep_torch_single_threaded(ops: Ops) -> None:
+    """Let torch's own operations use the calling thread alone, beside kernels with a pool.
+
+    Threads of OpenMP spin for a while after each operation, on the cores of the kernels' pool:
+    that made loading four times as long on two cores, and ten times when they were shared.
+    OpenMP keeps the number per thread, so the rest of the process is left as it is: torch's
+    number for threads to come is put back by a thread that ends at once.
+
+    Args:
+        ops: Those that the calling thread is going to compute with.
+    """
+    if ops.name != "native":
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    restorer = threading.Thread(target=torch.set_num_threads, args=(before,))
+    restorer.start()
+    restorer.join()

@@ -132,6 +132,7 @@ class ModelRunner:
         kv_tensors.check_kv_dtype(config.cache, dtype)
         threads = devices.choose_threads(device, dtype, config.runner)
         ops = devices.choose_ops(config, device, dtype, threads)
+        devices.keep_torch_single_threaded(ops)
         processors = load_logits_processors(config.runner.logits_processors)
         with torch.inference_mode():
             progress(f"loading {self._facts.name}")
@@ -338,7 +339,9 @@ class ModelRunner:
             rows = packed.last_rows[np.array(chosen, np.int64)]
             hidden = hidden[to_device(rows, hidden.device)]
         logits = loaded.model.logits(hidden)
-        return loaded.sampler.launch(logits, [packed.sequences[i] for i in chosen], loaded.table)
+        sampled = None if loaded.device_steps is None else loaded.device_steps.sampled
+        sequences = [packed.sequences[i] for i in chosen]
+        return loaded.sampler.launch(logits, sequences, loaded.table, sampled)
 
     def _add(self, state: SequenceState) -> None:
         """Take a sequence. One that cannot be run is kept, harmless, and failed by name."""
