@@ -7,9 +7,14 @@ from typing import Final
 
 from quart import Blueprint, Response
 
-PAGE_PATHS: Final = frozenset({"/", "/playground", "/debug", "/docs"})
+PAGE_PATHS: Final = frozenset({"/", "/playground", "/debug", "/docs", "/openapi.json"})
 
-_TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_TYPES: Final = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "json": "application/json",
+}
 
 _SECURITY: Final = {
     # Nothing from elsewhere is loaded, and no other site may frame the page.
@@ -60,8 +65,14 @@ async def debug() -> Response:
 
 @pages.get("/docs")
 async def docs() -> Response:
-    """The endpoints, on one page."""
+    """Every endpoint with its fields, on one page made from the OpenAPI document."""
     return _file("pages/docs.html")
+
+
+@pages.get("/openapi.json")
+async def openapi() -> Response:
+    """The API for programs; written from the protocol's classes by tests/support/openapi.py."""
+    return _file("api/openapi.json")
 
 
 @pages.get("/static/<path:name>")
