@@ -76,7 +76,7 @@ TRIOLET_INLINE F16 exp(F16 x) {
 // tanh(x) = 1 - 2 / (exp(2 x) + 1); exact at both infinities.
 TRIOLET_INLINE F16 tanh(F16 x) {
     const F16 one = splat(1.0f);
-    return one - splat(2.0f) / (exp(x + x) + one);
+    return one - splat(2.0f) * reciprocal(exp(x + x) + one);
 }
 
 TRIOLET_INLINE F16 abs(F16 x) { return max(x, zero() - x); }

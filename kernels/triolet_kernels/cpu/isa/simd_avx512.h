@@ -39,6 +39,11 @@ TRIOLET_INLINE F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 TRIOLET_INLINE F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 TRIOLET_INLINE F16 operator*(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 TRIOLET_INLINE F16 operator/(F16 a, F16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+// 1 / x to about 2^-28 for normal x: a quarter of the time of a division.
+TRIOLET_INLINE F16 reciprocal(F16 x) {
+    const __m512 guess = _mm512_rcp14_ps(x.v);
+    return {_mm512_mul_ps(guess, _mm512_fnmadd_ps(x.v, guess, _mm512_set1_ps(2.0f)))};
+}
 TRIOLET_INLINE F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 TRIOLET_INLINE F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 TRIOLET_INLINE F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }

@@ -32,6 +32,7 @@ TRIOLET_INLINE F16 operator+(F16 a, F16 b) { TRIOLET_LANES(a.v[i] + b.v[i]); }
 TRIOLET_INLINE F16 operator-(F16 a, F16 b) { TRIOLET_LANES(a.v[i] - b.v[i]); }
 TRIOLET_INLINE F16 operator*(F16 a, F16 b) { TRIOLET_LANES(a.v[i] * b.v[i]); }
 TRIOLET_INLINE F16 operator/(F16 a, F16 b) { TRIOLET_LANES(a.v[i] / b.v[i]); }
+TRIOLET_INLINE F16 reciprocal(F16 x) { return splat(1.0f) / x; }
 TRIOLET_INLINE F16 fma(F16 a, F16 b, F16 c) { TRIOLET_LANES(a.v[i] * b.v[i] + c.v[i]); }
 TRIOLET_INLINE F16 max(F16 a, F16 b) { TRIOLET_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 TRIOLET_INLINE F16 min(F16 a, F16 b) { TRIOLET_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }

@@ -5,7 +5,7 @@
 namespace triolet::TRIOLET_ISA {
 namespace {
 
-TRIOLET_INLINE F16 sigmoid(F16 x) { return splat(1.0f) / (splat(1.0f) + exp(zero() - x)); }
+TRIOLET_INLINE F16 sigmoid(F16 x) { return reciprocal(splat(1.0f) + exp(zero() - x)); }
 
 TRIOLET_INLINE F16 silu(F16 x) { return x * sigmoid(x); }
 
