@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from triolet.errors import InvalidRequest
+from triolet.protocol.gemma_grammar import gemma_rules
 from triolet.protocol.parsers.output_parser import ReasoningMarks
 from triolet.protocol.tools import FunctionSpec, parameters_of
 from triolet.sampling_params import StructuredOutputs
@@ -32,8 +33,13 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def forced_format(call_format: str) -> str:
-    """The notation in which calls are forced: the model's own, else Hermes', which is JSON."""
+def forced_format(call_format: str, tools: Sequence[FunctionSpec]) -> str:
+    """The notation in which calls are forced: the model's own if it has a grammar.
+
+    Hermes' stands in for others, and where a strict schema needs a notation that is JSON.
+    """
+    if call_format == "functiongemma" and not any(tool.strict for tool in tools):
+        return call_format
     return call_format if call_format in _SPELLINGS else "hermes"
 
 
@@ -61,12 +67,17 @@ def call_grammar(
     Raises:
         InvalidRequest: `otherwise` is a grammar of the client's own.
     """
-    spelling = _SPELLINGS[call_format]
-    lines = [f"tool_{i}: {_call(spelling, tool, marker)}" for i, tool in enumerate(tools)]
+    if call_format == "functiongemma":
+        spelling = _Spelling(separator="")
+        lines = gemma_rules(tools, marker)
+    else:
+        spelling = _SPELLINGS[call_format]
+        lines = [f"tool_{i}: {_call(spelling, tool, marker)}" for i, tool in enumerate(tools)]
     lines.append("call: " + " | ".join(f"tool_{i}" for i in range(len(tools))))
     body = "call"
     if parallel:
-        body += f" ({quoted(spelling.separator)} call){{0,{CALLS_MAX - 1}}}"
+        separator = quoted(spelling.separator) if spelling.separator else ""
+        body += f" ({separator} call){{0,{CALLS_MAX - 1}}}"
     body = _join(_terms(spelling.opening, marker), body, _terms(spelling.closing, marker))
     if otherwise is not None:
         body = f"({body} | answer)"

@@ -30,7 +30,10 @@ from triolet.protocol.tools import FunctionSpec
 from triolet.sampling_params import StructuredOutputs
 
 EOS = "<eos>"
-MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+MARKERS = (
+    *("<tool_call>", "</tool_call>", "<think>", "</think>"),
+    *("<start_function_call>", "<end_function_call>", "<escape>"),
+)
 SPECIAL = ("[TOOL_CALLS]", "[THINK]", "[/THINK]", EOS)
 THINK = ReasoningMarks("<think>", "</think>")
 SCHEMA = {
@@ -43,13 +46,14 @@ CALL = hermes("f", a="x")
 
 
 @functools.cache
-def backend() -> Tokenizer:
-    """A byte-level tokenizer whose markers are tokens, as those of real models are."""
+def backend(plain: bool = False) -> Tokenizer:
+    """A byte-level tokenizer; its markers are tokens, as those of real models are, or text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([AddedToken(text, special=False) for text in MARKERS])
+    if not plain:
+        tokenizer.add_tokens([AddedToken(text, special=False) for text in MARKERS])
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
     return tokenizer
 
@@ -59,10 +63,10 @@ def marker(text: str) -> str:
     return quoted(text) if token_id is None else f"<[{token_id}]>"
 
 
-def allows(structured: StructuredOutputs, text: str) -> bool:
+def allows(structured: StructuredOutputs, text: str, *, plain: bool = False) -> bool:
     """Whether a text is a whole sentence of a grammar."""
     check_grammar(structured)
-    tokenizer = backend()
+    tokenizer = backend(plain)
     eos = tokenizer.token_to_id(EOS)
     assert eos is not None
     guide = LLTokenizer(tokenizer.to_str(), n_vocab=tokenizer.get_vocab_size(), eos_token=[eos])
@@ -142,10 +146,66 @@ def test_markers_may_be_plain_text() -> None:
     check_grammar(StructuredOutputs(grammar=text))
 
 
-def test_notations_that_are_no_json_are_forced_as_hermes() -> None:
-    for name in FORMATS:
-        assert forced_format(name) in ("hermes", "mistral", "llama3_json")
-    assert forced_format("functiongemma") == "hermes"
+def test_notations_without_a_grammar_are_forced_as_hermes() -> None:
+    assert {name: forced_format(name, TOOLS) for name in FORMATS} == {
+        "hermes": "hermes",
+        "qwen3_coder": "hermes",
+        "llama3_json": "llama3_json",
+        "mistral": "mistral",
+        "functiongemma": "functiongemma",
+    }
+    strict = (FunctionSpec(name="f", parameters=SCHEMA, strict=True),)
+    assert forced_format("functiongemma", strict) == "hermes"
+
+
+def gemma(arguments: str) -> str:
+    return f"<start_function_call>call:f{{{arguments}}}<end_function_call>"
+
+
+GEMMA_SCHEMA: dict[str, Any] = {
+    "properties": {
+        "b": {"type": "string"},
+        "a": {"enum": ["x", 1]},
+        "c": {"type": ["integer", "null"]},
+        "d": {"type": "array"},
+        "e": {},
+    },
+    "required": ["b"],
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        ("b:<escape>hi, {you}<escape>", True),
+        ("b:<escape><escape>", True),
+        ("a:<escape>x<escape>,b:<escape>y<escape>,c:-3", True),
+        ("a:1,b:<escape>y<escape>,c:null,d:[1,<escape>z<escape>,{k:true}],e:{}", True),
+        ("b:<escape>y<escape>,e:1.5e3", True),
+        ("", False),
+        ("a:1", False),
+        ("b:1", False),
+        ("b:<escape>y<escape>,a:1", False),
+        ("a:2,b:<escape>y<escape>", False),
+        ("b:<escape>y<escape>,c:1.5", False),
+        ("b:<escape>y<escape>,z:1", False),
+        ("b:<escape>y<escape>,", False),
+        (",b:<escape>y<escape>", False),
+    ],
+)
+@pytest.mark.parametrize("as_tokens", [False, True])
+def test_sentences_of_functiongemma(arguments: str, allowed: bool, as_tokens: bool) -> None:
+    tools = (FunctionSpec(name="f", parameters=GEMMA_SCHEMA), FunctionSpec(name="g"))
+    term = marker if as_tokens else quoted
+    grammar = call_grammar("functiongemma", tools, parallel=True, marker=term)
+    text = gemma(arguments)
+    assert allows(grammar, text, plain=not as_tokens) is allowed
+    if allowed:
+        parser = OutputParser(ParserSettings(calls=FORMATS["functiongemma"]))
+        _, content, calls = join_pieces(parser.push(text) + parser.finish())
+        assert (content, [call.name for call in calls]) == ("", ["f"])
+        two = text + "<start_function_call>call:g{}<end_function_call>"
+        assert allows(grammar, two, plain=not as_tokens)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +288,16 @@ def test_a_call_that_has_begun_must_be_well_formed(
     grammar = begun_call_grammar(call_format, TOOLS, **options)
     assert grammar is not None
     assert allows(grammar, text) is allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [("Hi <b> {", True), (CALL, True), (f"a{CALL}\nb", True), ("", True)],
+)
+def test_begun_calls_with_markers_that_are_plain_text(text: str, allowed: bool) -> None:
+    grammar = begun_call_grammar("hermes", TOOLS, parallel=True)
+    assert grammar is not None
+    assert allows(grammar, text, plain=True) is allowed
 
 
 def test_notations_without_a_marker_or_a_grammar_are_not_followed() -> None:

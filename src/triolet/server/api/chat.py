@@ -76,7 +76,10 @@ async def chat_plan(
     own = dialect.dialect
     if not tools.tools and own.reasoning is None:
         return ChatPlan(prompt, options, sampling, None, ignored)
-    call_format = forced_format(own.call_format) if tools.must_call else own.call_format
+    call_format = own.call_format
+    if _writes_grammar(tools, sampling.structured_outputs):
+        # The grammar decides how a call is written, so that is what is read.
+        call_format = forced_format(call_format, tools.callable_tools)
     parser = ParserSettings(
         reasoning=own.reasoning,
         reasoning_open=is_open,
@@ -185,16 +188,15 @@ def _constraint(
     call_format: str,
 ) -> StructuredOutputs | None:
     """What the whole text of the answer must follow, reasoning and calls included."""
-    forced = tools.must_call
-    if forced or (tools.tools and structured is not None):
+    if _writes_grammar(tools, structured):
         return call_grammar(
-            forced_format(call_format),
+            call_format,
             tools.callable_tools,
             parallel=tools.parallel,
             marker=dialect.marker,
             reasoning=parser.reasoning,
             reasoning_open=parser.reasoning_open,
-            otherwise=None if forced else structured,
+            otherwise=None if tools.must_call else structured,
         )
     if structured is None and tools.is_strict:
         return begun_call_grammar(
@@ -213,6 +215,11 @@ def _constraint(
             marker=dialect.marker,
         )
     return structured
+
+
+def _writes_grammar(tools: ToolUse, structured: StructuredOutputs | None) -> bool:
+    """Whether a grammar spells every call: it is demanded, or the answer is constrained."""
+    return tools.must_call or (bool(tools.tools) and structured is not None)
 
 
 def _is_special(parser: ParserSettings, dialect: ModelDialect) -> bool:
