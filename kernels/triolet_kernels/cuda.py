@@ -21,6 +21,7 @@ from triolet_kernels.ops import (
     AttentionSpec,
     KVCache,
     Linear,
+    PenaltyBatch,
     SamplingBatch,
 )
 from triolet_kernels.reference.linear import linear, linear_row_tiles
@@ -206,6 +207,18 @@ class TritonOps:
             batch_invariant=self.batch_invariant,
             upcast=self._upcast,
         )
+
+    def penalize(self, logits: Tensor, batch: PenaltyBatch) -> None:
+        """See `Ops.penalize`."""
+        from triolet_kernels.triton import penalties
+
+        penalties.penalize(logits, batch)
+
+    def ban(self, logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
+        """See `Ops.ban`."""
+        from triolet_kernels.triton import bitmask
+
+        bitmask.ban(logits, rows, allowed)
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """See `Ops.sample`."""

@@ -21,8 +21,10 @@ from triolet_kernels.ops import (
     AttentionSpec,
     KVCache,
     Linear,
+    PenaltyBatch,
     SamplingBatch,
 )
+from triolet_kernels.reference import bitmask, penalties
 
 if TYPE_CHECKING:
     from triolet_kernels.packed_weight import PackedWeight, WeightFormat
@@ -394,6 +396,14 @@ class NativeOps:
         return out
 
     # ---- sampling --------------------------------------------------------------------------
+
+    def penalize(self, logits: Tensor, batch: PenaltyBatch) -> None:
+        """See `Ops.penalize`."""
+        penalties.penalize(logits, batch)
+
+    def ban(self, logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
+        """See `Ops.ban`."""
+        bitmask.ban(logits, rows, allowed)
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """See `Ops.sample`.

@@ -104,6 +104,32 @@ class SamplingBatch:
     all_greedy: bool
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PenaltyBatch:
+    """Penalties on tokens that P rows have seen, N tokens in all.
+
+    Attributes:
+        rows: int64 [P], row of the logits.
+        starts: int32 [P + 1], where the tokens of each row begin; last is N.
+        ids: int64 [N], each token once per row.
+        counts: float32 [N], occurrences in the row's output.
+        pending: int64 [P], a token of the row's output that is not counted yet, or -1: the
+            one that a step in flight samples. It may be among `ids` or not.
+        repetition: float32 [P]; positive logits are divided by it, negative ones multiplied.
+        frequency: float32 [P], subtracted for each occurrence.
+        presence: float32 [P], subtracted if there is one.
+    """
+
+    rows: Tensor
+    starts: Tensor
+    ids: Tensor
+    counts: Tensor
+    pending: Tensor
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+
+
 class Ops(Protocol):
     """One implementation of every operation. Stateless but for scratch memory.
 
@@ -213,6 +239,21 @@ class Ops(Protocol):
 
         Returns:
             [T, HQ, D].
+        """
+        ...
+
+    def penalize(self, logits: Tensor, batch: PenaltyBatch) -> None:
+        """Apply penalties to float32 logits [R, V], in place; see `PenaltyBatch`."""
+        ...
+
+    def ban(self, logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
+        """Set what is not allowed to -inf in some rows of float32 logits [R, V], in place.
+
+        Args:
+            logits: Contiguous.
+            rows: int64 [G], each once.
+            allowed: uint8 [G, bytes], bit i % 8 of byte i // 8 is token i; tokens beyond the
+                last byte are not allowed.
         """
         ...
 

@@ -166,17 +166,30 @@ def test_two_steps_are_in_flight_and_plain_rows_never_wait() -> None:
     assert len(driver.output(0)) == 8
 
 
-def test_rows_that_read_their_output_wait_for_the_step_before() -> None:
+@pytest.mark.parametrize(
+    ("kind", "waits"),
+    [
+        ({"min_tokens": 5}, 1),
+        ({"bad_word_token_ids": ((3, 4),)}, 1),
+        ({"presence_penalty": 1.0, "repetition_penalty": 1.2}, 0),
+        ({"logit_bias": {3: 1.0}, "logprobs": 2}, 0),
+    ],
+)
+def test_only_rows_that_read_their_output_wait_for_the_step_before(
+    kind: dict[str, object], waits: int
+) -> None:
+    """Penalties count the pending token on the device."""
     queue = big_queue()
     runner = make(queue)
     driver = PipelineDriver(runner, load(runner))
-    driver.add(0, prompt(1, 9), SamplingParams(temperature=0.0, seed=1, presence_penalty=1.0), 6)
+    sampling = SamplingParams(temperature=0.0, seed=1, **kind)  # type: ignore[arg-type]  # by name
+    driver.add(0, prompt(1, 9), sampling, 6)
     driver.launch()
-    waits = queue.waits
+    before = queue.waits
     driver.launch()
-    assert queue.waits == waits + 1
+    assert queue.waits == before + waits
     driver.collect()
-    assert queue.waits == waits + 1, "its result was there already"
+    assert queue.waits == before + 1, "its result is waited for once, by one or the other"
 
 
 def test_a_sequence_that_ends_in_flight_leaves_nothing_to_the_next_one() -> None:

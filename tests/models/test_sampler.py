@@ -15,7 +15,12 @@ from transformers import (
 from support.sampling import VOCAB, reference_ops, sampler, sequences_of
 from triolet.messages.scheduler_to_runner import SequenceState
 from triolet.request import SequenceId
-from triolet.runner.logits_processors import LogitsProcessor, add_bias_and_penalties, ban_tokens
+from triolet.runner.logits_processors import (
+    LogitsProcessor,
+    add_bias,
+    ban_tokens,
+    penalties_of,
+)
 from triolet.runner.sampler import SampledRows
 from triolet.runner.sequence_table import SequenceTable
 from triolet.sampling_params import SamplingParams
@@ -48,7 +53,10 @@ def edited(sampling: SamplingParams, logits: Tensor) -> Tensor:
     (sequence,) = sequences_of(table, [sampling], PROMPT, OUTPUT)
     row = logits.clone()
     assert sequence.edits is not None
-    add_bias_and_penalties(row, [(0, sequence.edits)])
+    add_bias(row, [(0, sequence.edits)])
+    penalties = penalties_of([(0, sequence.edits)], row.device)
+    if penalties is not None:
+        reference_ops().penalize(row, penalties)
     ban_tokens(row, [(0, sequence.edits)])
     return row
 

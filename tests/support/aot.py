@@ -274,7 +274,22 @@ def _others(chip: tuple[int, int]) -> list[Variant]:
         },
         NUM_WARPS,
     )  # fmt: skip
-    return [*norms, *ropes, *gates, sampler, scorer]
+    penalizer = Variant(
+        "penalties", "_penalize", "row", chip, {"TILE": 512},
+        {
+            "logits_ptr": fp32, "rows_ptr": i64, "starts_ptr": "*i32", "ids_ptr": i64,
+            "counts_ptr": fp32, "pending_ptr": i64, "repetition_ptr": fp32,
+            "frequency_ptr": fp32, "presence_ptr": fp32, "width": "i32",
+        },
+    )  # fmt: skip
+    banner = Variant(
+        "bitmask", "_ban", "row", chip, {"BLOCK": 2048},
+        {
+            "logits_ptr": fp32, "rows_ptr": i64, "allowed_ptr": "*u8", "width": "i32",
+            "num_bytes": "i32",
+        },
+    )  # fmt: skip
+    return [*norms, *ropes, *gates, sampler, scorer, penalizer, banner]
 
 
 def write_golden(results: dict[str, Compiled]) -> None:

@@ -15,9 +15,10 @@ from triolet_kernels.ops import (
     AttentionSpec,
     KVCache,
     Linear,
+    PenaltyBatch,
     SamplingBatch,
 )
-from triolet_kernels.reference import kv_cache
+from triolet_kernels.reference import bitmask, kv_cache, penalties
 from triolet_kernels.reference.activation import gated_activation
 from triolet_kernels.reference.attention_plan import KV_TILE, AttentionPlan, plan_attention
 from triolet_kernels.reference.linear import linear, linear_row_tiles
@@ -153,6 +154,14 @@ class ReferenceOps:
         for plan in self._plan(batch, spec, slots.block_size):
             paged_attention(q, spec, plan, slots, sinks, out, batch_invariant=self.batch_invariant)
         return out
+
+    def penalize(self, logits: Tensor, batch: PenaltyBatch) -> None:
+        """See `Ops.penalize`."""
+        penalties.penalize(logits, batch)
+
+    def ban(self, logits: Tensor, rows: Tensor, allowed: Tensor) -> None:
+        """See `Ops.ban`."""
+        bitmask.ban(logits, rows, allowed)
 
     def sample(self, logits: Tensor, batch: SamplingBatch) -> Tensor:
         """See `Ops.sample`."""

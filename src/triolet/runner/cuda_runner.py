@@ -5,8 +5,8 @@
     collect N    wait for the event of step N, read its tokens from page-locked memory
 
 So the host packs a step while the device computes the one before. It must know the tokens of
-step N only for rows whose sampling reads them (penalties, bad words, grammars): a step with such
-rows waits for the one before, and nothing else does.
+step N only for rows whose sampling reads them on the host (bad words, grammars, `min_tokens`): a
+step with such rows waits for the one before, and nothing else does.
 """
 
 from __future__ import annotations
@@ -98,10 +98,12 @@ class DeviceSteps:
     def replay(self, step: StepArrays, table: SequenceTable, sampler: Sampler) -> PendingSample:
         """Queue a captured step. Tokens that need more than a draw are drawn once more."""
         assert self._graphs is not None
+        is_whole = all(map(is_plain, step.sequences))
+        before = None if is_whole else self.sampled.clone()  # the captured step writes to it
         output = self._graphs.run(step, sampling_arrays(step.sequences, table))
-        if all(map(is_plain, step.sequences)):
+        if is_whole:
             return PendingSample(step.sequences, output.tokens, output.chosen, {}, [], None)
-        sample = sampler.launch(output.logits, step.sequences, table)
+        sample = sampler.launch(output.logits, step.sequences, table, before)
         # The captured draw has cleared rows that are no numbers: what it says of them counts.
         unsound = torch.isnan(output.chosen)
         return dataclasses.replace(sample, chosen=sample.chosen.masked_fill(unsound, math.nan))

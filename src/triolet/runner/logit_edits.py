@@ -92,6 +92,18 @@ class LogitEdits:
         """The edits of a sequence, or None if its parameters ask for none."""
         return cls(state) if needs_edits(state.sampling) else None
 
+    @property
+    def reads_output(self) -> bool:
+        """Whether the next token depends on knowing every one before it.
+
+        Penalties do too, but can count a token where it lies, on the device.
+        """
+        return bool(
+            self._tail_len
+            or self.sampling.logits_processors
+            or self._num_output < self.sampling.min_tokens
+        )
+
     def append(self, token_id: int) -> None:
         """Take a new token of the output into account."""
         self._num_output += 1

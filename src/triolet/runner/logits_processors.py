@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from triolet.errors import ConfigError, RequestFailed
-from triolet.grammar.matcher import Matcher
+from triolet.runner.input_batch import to_device
 from triolet.runner.logit_edits import Ids, LogitEdits
+from triolet_kernels.ops import PenaltyBatch
 
 LogitsProcessor = Callable[[list[int], list[int], Tensor], object]
 """(prompt ids, output ids, logits float32 [V]) -> logits float32 [V]. Stateless: it is called
@@ -65,37 +66,53 @@ def load_logits_processors(paths: Mapping[str, str]) -> dict[str, LogitsProcesso
     return loaded
 
 
-def add_bias_and_penalties(logits: Tensor, rows: Sequence[EditedRow]) -> None:
-    """Steps 2 and 3, in place.
+def add_bias(logits: Tensor, rows: Sequence[EditedRow]) -> None:
+    """Step 2, in place.
 
     Args:
         logits: float32 [R, V], contiguous.
         rows: The rows with edits.
     """
-    flat, width = logits.view(-1), logits.shape[1]
     biased = [(row, edits) for row, edits in rows if len(edits.bias_ids)]
     if biased:
-        index = _flat_index([(row, edits.bias_ids) for row, edits in biased], width, logits)
+        index = _flat_index(
+            [(row, edits.bias_ids) for row, edits in biased], logits.shape[1], logits
+        )
         bias = np.concatenate([edits.bias for _, edits in biased])
-        flat[index] += torch.from_numpy(bias).to(logits.device)
+        logits.view(-1)[index] += to_device(bias, logits.device)
 
+
+def penalties_of(
+    rows: Sequence[EditedRow], device: torch.device, pending: Tensor | None = None
+) -> PenaltyBatch | None:
+    """Step 3 for `Ops.penalize`; None if no row has a penalty.
+
+    Args:
+        rows: The rows with edits.
+        device: Of the logits.
+        pending: int64 [R], per row of the logits the token that a step in flight samples, or
+            -1; None where all tokens are known.
+    """
     seen = [(row, edits.seen, edits.sampling) for row, edits in rows if edits.seen is not None]
     if not seen:
-        return
-    index = _flat_index([(row, tokens.ids) for row, tokens, _ in seen], width, logits)
-    lengths = [len(tokens.ids) for _, tokens, _ in seen]
+        return None
+    starts = np.zeros(len(seen) + 1, np.int32)
+    np.cumsum([len(tokens.ids) for _, tokens, _ in seen], out=starts[1:])
 
-    def per_token(values: list[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.array(values, np.float32), lengths)).to(logits.device)
+    def numbers(values: list[float]) -> Tensor:
+        return to_device(np.array(values, np.float32), device)
 
-    counts = torch.from_numpy(np.concatenate([tokens.counts for _, tokens, _ in seen]))
-    counts = counts.to(logits.device)
-    repetition = per_token([sampling.repetition_penalty for _, _, sampling in seen])
-    frequency = per_token([sampling.frequency_penalty for _, _, sampling in seen])
-    presence = per_token([sampling.presence_penalty for _, _, sampling in seen])
-    values = flat[index]
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    flat[index] = values - frequency * counts - presence * (counts > 0)
+    index = to_device(np.array([row for row, _, _ in seen], np.int64), device)
+    return PenaltyBatch(
+        rows=index,
+        starts=to_device(starts, device),
+        ids=to_device(np.concatenate([tokens.ids for _, tokens, _ in seen]), device),
+        counts=to_device(np.concatenate([tokens.counts for _, tokens, _ in seen]), device),
+        pending=torch.full_like(index, -1) if pending is None else pending[index],
+        repetition=numbers([sampling.repetition_penalty for _, _, sampling in seen]),
+        frequency=numbers([sampling.frequency_penalty for _, _, sampling in seen]),
+        presence=numbers([sampling.presence_penalty for _, _, sampling in seen]),
+    )
 
 
 def run_processor(
@@ -161,21 +178,6 @@ def ban_tokens(logits: Tensor, rows: Sequence[EditedRow]) -> list[int]:
         logits.view(-1)[_flat_index(banned, logits.shape[1], logits)] = -math.inf
         touched += [row for row, _ in banned]
     return touched
-
-
-def apply_grammar(logits: Tensor, matcher: Matcher) -> None:
-    """Ban what the grammar does not allow next, in place.
-
-    Args:
-        logits: float32 [V] of one row.
-        matcher: After the tokens of the output so far.
-
-    Raises:
-        RequestFailed: The grammar cannot go on.
-    """
-    mask = np.frombuffer(matcher.mask(), np.uint8)
-    allowed = np.unpackbits(mask, count=len(logits), bitorder="little")
-    logits.masked_fill_(torch.from_numpy(allowed == 0).to(logits.device), -math.inf)
 
 
 def _flat_index(ids: Sequence[tuple[int, Ids]], width: int, logits: Tensor) -> Tensor:

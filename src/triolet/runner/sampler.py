@@ -24,9 +24,9 @@ from triolet.runner.input_batch import to_device
 from triolet.runner.keyed_random import uniform
 from triolet.runner.logits_processors import (
     LogitsProcessor,
-    add_bias_and_penalties,
-    apply_grammar,
+    add_bias,
     ban_tokens,
+    penalties_of,
     run_processor,
 )
 from triolet.runner.sequence_table import RunningSequence, SequenceTable
@@ -118,7 +118,11 @@ class Sampler:
         self._processors = processors
 
     def launch(
-        self, logits: Tensor, sequences: list[RunningSequence], table: SequenceTable
+        self,
+        logits: Tensor,
+        sequences: list[RunningSequence],
+        table: SequenceTable,
+        sampled: Tensor | None = None,
     ) -> PendingSample:
         """Edit the logits in place and start drawing.
 
@@ -126,6 +130,7 @@ class Sampler:
             logits: float32 [R, V], contiguous; row i belongs to `sequences[i]`.
             sequences: At least one.
             table: Holds the sampling parameters.
+            sampled: int64, on the device, tokens of the step before if it may be in flight.
         """
         assert logits.shape[0] == len(sequences) > 0, logits.shape
         assert logits.dtype == torch.float32, logits.dtype
@@ -133,7 +138,7 @@ class Sampler:
         wanting = [i for i, s in enumerate(sequences) if s.state.sampling.logprobs is not None]
         rows = to_device(np.array(wanting, np.int64), logits.device)
         raw = logits[rows] if wanting else None
-        errors = self._edit(logits, sequences, table)
+        errors = self._edit(logits, sequences, table, sampled)
         tokens, chosen = draw(self._ops, logits, self._batch(sequences, table))
         logprobs = None
         if raw is not None:
@@ -174,7 +179,11 @@ class Sampler:
         )
 
     def _edit(
-        self, logits: Tensor, sequences: list[RunningSequence], table: SequenceTable
+        self,
+        logits: Tensor,
+        sequences: list[RunningSequence],
+        table: SequenceTable,
+        sampled: Tensor | None,
     ) -> dict[int, str]:
         """Edit the rows that ask for it.
 
@@ -183,7 +192,13 @@ class Sampler:
         """
         errors: dict[int, str] = {}
         edited = [(row, s.edits) for row, s in enumerate(sequences) if s.edits is not None]
-        add_bias_and_penalties(logits, edited)
+        add_bias(logits, edited)
+        pending = None
+        if sampled is not None and any(edits.seen is not None for _, edits in edited):
+            pending = pending_tokens(sequences, sampled)
+        penalties = penalties_of(edited, logits.device, pending)
+        if penalties is not None:
+            self._ops.penalize(logits, penalties)
         for row, edits in edited:
             if edits.sampling.logits_processors:
                 try:
@@ -191,13 +206,7 @@ class Sampler:
                 except RequestFailed as error:
                     errors[row] = error.message
         banned = ban_tokens(logits, edited)
-        for row, sequence in enumerate(sequences):
-            if sequence.matcher is not None:
-                banned.append(row)
-                try:
-                    apply_grammar(logits[row], sequence.matcher)
-                except RequestFailed as error:
-                    errors[row] = error.message
+        banned += self._apply_grammars(logits, sequences, errors)
         for row in banned:
             if row not in errors and float(logits[row].max()) == -math.inf:
                 errors[row] = (
@@ -205,6 +214,26 @@ class Sampler:
                     "min_tokens and logits processors together exclude every one"
                 )
         return errors
+
+    def _apply_grammars(
+        self, logits: Tensor, sequences: list[RunningSequence], errors: dict[int, str]
+    ) -> list[int]:
+        """Ban what grammars do not allow next, in place; rows that cannot go on are errors.
+
+        Returns:
+            The rows with a grammar.
+        """
+        masks: dict[int, NDArray[np.uint8]] = {}
+        for row, sequence in enumerate(sequences):
+            if sequence.matcher is not None:
+                try:
+                    masks[row] = np.frombuffer(sequence.matcher.mask(), np.uint8)
+                except RequestFailed as error:
+                    errors[row] = error.message
+        if masks:
+            rows = to_device(np.array(list(masks), np.int64), logits.device)
+            self._ops.ban(logits, rows, to_device(np.stack(list(masks.values())), logits.device))
+        return list(masks)
 
     def _process(self, row: Tensor, sequence: RunningSequence, table: SequenceTable) -> None:
         """Run the registered processors of one row, in place."""
@@ -233,12 +262,26 @@ class Sampler:
 
 def reads_output(sequence: RunningSequence) -> bool:
     """Whether sampling the next token looks at those before it, which must be known then."""
-    return sequence.edits is not None or sequence.matcher is not None
+    has_such_edits = sequence.edits is not None and sequence.edits.reads_output
+    return has_such_edits or sequence.matcher is not None
+
+
+def pending_tokens(sequences: Sequence[RunningSequence], sampled: Tensor) -> Tensor:
+    """int64 [R], the token of each sequence that a step in flight samples, or -1.
+
+    Args:
+        sequences: The rows.
+        sampled: int64, tokens of the step before, on the device.
+    """
+    places = [s.pending_row if s.num_pending else -1 for s in sequences]
+    place = to_device(np.array(places, np.int64), sampled.device)
+    return torch.where(place >= 0, sampled[place.clamp(min=0)], -1)
 
 
 def is_plain(sequence: RunningSequence) -> bool:
     """Whether a token is drawn from the logits as they are, and nothing else is wanted."""
-    return not reads_output(sequence) and sequence.state.sampling.logprobs is None
+    is_free = sequence.edits is None and sequence.matcher is None
+    return is_free and sequence.state.sampling.logprobs is None
 
 
 def sampling_arrays(sequences: Sequence[RunningSequence], table: SequenceTable) -> SamplingArrays:
