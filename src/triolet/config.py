@@ -88,7 +88,7 @@ class CacheConfig:
     block_size: int = 16
     kv_cache_memory_bytes: int | None = None
     kv_cache_tokens: int | None = None
-    kv_cache_fraction: float = 0.4
+    kv_cache_fraction: float = 0.2
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     enable_prefix_caching: bool = True
