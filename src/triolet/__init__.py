@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from triolet.engine.engine import Engine as Engine
     from triolet.engine.open_engine import open_engine as open_engine
     from triolet.engine.portal import LLM as LLM
-    from triolet.errors import TrioletError as TrioletError
+    from triolet.errors import (
+        ConfigError as ConfigError,
+        DeadlineExceeded as DeadlineExceeded,
+        EngineDead as EngineDead,
+        InvalidRequest as InvalidRequest,
+        NotServing as NotServing,
+        QueueFull as QueueFull,
+        Rejected as Rejected,
+        RequestCancelled as RequestCancelled,
+        RequestFailed as RequestFailed,
+        TrioletError as TrioletError,
+    )
     from triolet.request import FinishReason as FinishReason, Timeouts as Timeouts
     from triolet.sampling_params import (
         SamplingParams as SamplingParams,
@@ -30,6 +41,16 @@ if TYPE_CHECKING:
 __version__: str
 
 _EXPORTS = {
+    "ConfigError": "triolet.errors",
+    "DeadlineExceeded": "triolet.errors",
+    "EngineDead": "triolet.errors",
+    "InvalidRequest": "triolet.errors",
+    "NotServing": "triolet.errors",
+    "QueueFull": "triolet.errors",
+    "Rejected": "triolet.errors",
+    "RequestCancelled": "triolet.errors",
+    "RequestFailed": "triolet.errors",
+    "TrioletError": "triolet.errors",
     "LLM": "triolet.engine.portal",
     "Engine": "triolet.engine.engine",
     "EngineConfig": "triolet.config",
@@ -37,14 +58,22 @@ _EXPORTS = {
     "SamplingParams": "triolet.sampling_params",
     "StructuredOutputs": "triolet.sampling_params",
     "Timeouts": "triolet.request",
-    "TrioletError": "triolet.errors",
     "open_engine": "triolet.engine.open_engine",
 }
 __all__ = [
     "LLM",
+    "ConfigError",
+    "DeadlineExceeded",
     "Engine",
     "EngineConfig",
+    "EngineDead",
     "FinishReason",
+    "InvalidRequest",
+    "NotServing",
+    "QueueFull",
+    "Rejected",
+    "RequestCancelled",
+    "RequestFailed",
     "SamplingParams",
     "StructuredOutputs",
     "Timeouts",

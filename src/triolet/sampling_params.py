@@ -310,8 +310,7 @@ class SamplingParams:
             f"{len(self.bad_words)} strings",
         )
         _check(
-            len(self.bad_word_token_ids) <= BAD_WORD_SEQUENCES_MAX
-            and all(self.bad_word_token_ids),
+            len(self.bad_word_token_ids) <= BAD_WORD_SEQUENCES_MAX and all(self.bad_word_token_ids),
             "bad_word_token_ids",
             f"at most {BAD_WORD_SEQUENCES_MAX} non-empty lists of token ids",
             f"{len(self.bad_word_token_ids)} lists",

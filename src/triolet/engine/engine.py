@@ -212,6 +212,7 @@ class Engine:
                 # Synchronous to the end: nothing can come between, and nothing waits.
                 self._dispatcher.close(request.request_id)
                 life.left(sys.exc_info()[1])
+                stream.close()
         finally:
             if preparing in self._preparing:
                 self._preparing.discard(preparing)

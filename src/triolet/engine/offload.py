@@ -53,7 +53,11 @@ class ThreadOffload:
 
 
 class _Job(Generic[R]):
-    """One function on its way through a thread."""
+    """One function on its way through a thread.
+
+    Whether it has ended and whether it was abandoned are both decided in the trio thread, in
+    either order; whichever comes second tells, once.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class _Job(Generic[R]):
         self._on_abandoned = on_abandoned
         self._token = token
         self._started = False
+        self._ended = False
         self._abandoned = False
         self._told = False
 
@@ -75,18 +80,20 @@ class _Job(Generic[R]):
         finally:
             if self._on_abandoned is not None:
                 with contextlib.suppress(trio.RunFinishedError):  # nobody left to account to
-                    self._token.run_sync_soon(self._ended)
+                    self._token.run_sync_soon(self._end)
+
+    def _end(self) -> None:
+        """In the trio thread: the function has ended."""
+        self._ended = True
+        if self._abandoned:
+            self._tell()
 
     def abandon(self) -> None:
         """In the trio thread: nobody waits any more."""
         self._abandoned = True
-        if not self._started:
-            # Cancelled while waiting for a thread: it will not start. (Or it starts this very
-            # moment: then it is told a moment early, and only once.)
-            self._tell()
-
-    def _ended(self) -> None:
-        if self._abandoned:
+        # One that has not started was waiting for a thread and will not start. (Or it starts
+        # this very moment: then it is told a moment early, and only once.)
+        if self._ended or not self._started:
             self._tell()
 
     def _tell(self) -> None:

@@ -245,7 +245,7 @@ class _House:
         except* Exception as group:
             error = first_exception(group)
             if isinstance(error, (ConfigError, EngineDead)):
-                log.error("actor %s failed: %s", name, error)
+                log.debug("actor %s failed: %s", name, error)  # whoever gets it will say it
                 self._fail(error)
             else:
                 log.error("actor %s failed: %r", name, error, exc_info=error)

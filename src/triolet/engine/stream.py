@@ -13,7 +13,7 @@ import trio
 
 from triolet.dispatcher.backpressure import DeltaBuffer
 from triolet.engine.life import RequestLife
-from triolet.errors import InternalError
+from triolet.errors import InternalError, RequestCancelled
 from triolet.output import OutputDelta, Sink, TokenLogprobs, Usage
 from triolet.request import FinishReason, RequestId
 from triolet.sampling_params import OutputKind, SamplingParams
@@ -163,6 +163,12 @@ class RequestStream:
         self._wake()
         if self._sink is not None:
             self._sink.fail(error)
+
+    def close(self) -> None:
+        """The request's block was left: whoever still reads learns it. Idempotent."""
+        if not self.finished:
+            self._error = RequestCancelled("the block of this request was left before its end")
+        self._wake()
 
     def _wake(self) -> None:
         self._changed.set()

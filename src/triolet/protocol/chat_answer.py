@@ -104,19 +104,22 @@ class ChatStream:
     def put(self, prompt_index: int, delta: OutputDelta) -> bytes:
         """A chunk, or nothing while a character or stop string is incomplete."""
         self._usage.add(delta)
+        pieces: list[OutputPiece]
         if self._readers:
             reader = self._readers[delta.index]
-            fields = message_fields(reader.put(delta), stream=True)
+            pieces = reader.put(delta)
             finish_reason, stop_reason = reader.finish
         else:
+            pieces = [Content(delta.text)] if delta.text else []
             finish_reason, stop_reason = wire_finish(delta)
-            if finish_reason is None and self._is_plain:
-                if not delta.text:
-                    return b""
-                return self._plain[delta.index] + sse.dump(delta.text) + self._plain_end
-            fields = {"content": delta.text} if delta.text else {}
+        if finish_reason is None and self._is_plain:
+            if not pieces:
+                return b""
+            if len(pieces) == 1 and isinstance(pieces[0], Content):
+                return self._plain[delta.index] + sse.dump(pieces[0].text) + self._plain_end
+        fields = message_fields(pieces, stream=True)
         if finish_reason is None and not fields:
-            if self._is_plain or not delta.token_ids:
+            if not delta.token_ids:
                 return b""
             fields = {"content": ""}
         shape = self._shape

@@ -88,8 +88,10 @@ def _frames(connection: socket.socket) -> queue.SimpleQueue[wire.Frame | None]:
                 reader.feed(data)
                 while (frame := reader.next()) is not None:
                     frames.put(frame)
-        except (OSError, wire.GarbledFrame):
+        except wire.GarbledFrame:
             traceback.print_exc()
+        except OSError:
+            pass  # the main thread has closed the socket: it is done
         frames.put(None)
 
     threading.Thread(target=read, daemon=True).start()

@@ -1,6 +1,8 @@
 """Abandoned work stays accounted for until it has really ended."""
 
+import random
 import threading
+import time
 
 import pytest
 import trio
@@ -69,3 +71,29 @@ async def test_an_inline_job_can_be_cancelled_before_it_runs() -> None:
             lambda: ran.append("ran"), on_abandoned=lambda: told.append("told")
         )
     assert (ran, told) == ([], ["told"])
+
+
+async def test_whoever_comes_second_tells_once_in_any_order_of_ending_and_leaving() -> None:
+    """Cancelled at random moments around the end of the job: always told exactly once."""
+    offload, rng = ThreadOffload(4), random.Random(1)
+    told = abandoned = 0
+
+    def tell() -> None:
+        nonlocal told
+        told += 1
+
+    def job() -> None:
+        until = time.perf_counter() + rng.random() * 1e-3
+        while time.perf_counter() < until:
+            pass
+
+    for _ in range(400):
+        with trio.move_on_after(rng.random() * 2e-3) as scope:
+            await offload.run(job, on_abandoned=tell)
+        abandoned += scope.cancelled_caught
+    with trio.fail_after(10):
+        while told < abandoned:
+            await trio.sleep(0.001)
+    await trio.sleep(0.01)
+    assert 0 < abandoned < 400
+    assert told == abandoned

@@ -76,12 +76,14 @@ class JsonEnd:
 
 def held_back(text: str, at: int, markers: tuple[str, ...]) -> int:
     """Characters at the end of `text[at:]` that may be the beginning of a marker."""
-    longest = min(max(map(len, markers), default=1) - 1, len(text) - at)
-    for length in range(longest, 0, -1):
-        tail = text[len(text) - length :]
-        if any(marker.startswith(tail) for marker in markers):
-            return length
-    return 0
+    longest = 0
+    for marker in markers:
+        begin = text.find(marker[0], max(at, len(text) - len(marker) + 1))
+        while begin >= 0 and not marker.startswith(text[begin:]):
+            begin = text.find(marker[0], begin + 1)
+        if begin >= 0:
+            longest = max(longest, len(text) - begin)
+    return longest
 
 
 def load_json(text: str) -> object:

@@ -47,6 +47,7 @@ ENDPOINTS = (
     Endpoint("/v1/messages", {"POST": messages.create_message}),
     Endpoint("/v1/messages/count_tokens", {"POST": messages.count_tokens}),
     Endpoint("/v1/responses", {"POST": responses.create_response}),
+    Endpoint("/v1/responses/input_tokens", {"POST": responses.count_input_tokens}),
     Endpoint("/v1/responses/{response_id}/cancel", {"POST": responses.cancel_response}),
     Endpoint("/v1/responses/{response_id}/input_items", {"GET": responses.list_input_items}),
     Endpoint(

@@ -25,12 +25,13 @@ from triolet.protocol.sampling import chat_sampling, wire_names
 from triolet.protocol.tools import flat_tools
 from triolet.sampling_params import SamplingParams
 from triolet.server.api.call import PARSE_INLINE_BYTES, Call
-from triolet.server.api.chat import chat_plan
+from triolet.server.api.chat import chat_plan, count_prompt
 from triolet.server.api.error_response import Response, json_response
 from triolet.server.api.generation import Collector, Job, submitted
 from triolet.server.api.job import (
     answer_head,
     check_fields,
+    check_model,
     defaults,
     report_ignored,
     request_job,
@@ -89,6 +90,22 @@ async def create_response(call: Call) -> Response | None:
         call.error_event = answer.fail
         with wire_names(plan.names):
             return await run_job(call, engine, job, answer, stream=request.stream)
+
+
+async def count_input_tokens(call: Call) -> Response:
+    """Tokens of the prompt that a request comes to.
+
+    Raises:
+        TrioletError: The request is at fault.
+    """
+    engine = call.services.loaded_engine()
+    (request, _), ignored = await call.parse(_read)
+    with wire_names(RESPONSES_NAMES), flat_tools("parameters"):
+        chat = await _chat_of(call, request, _earlier(call, request))
+        check_model(call, chat.model)
+        report_ignored(call, ignored)
+        count = await count_prompt(call, engine, chat)
+    return json_response({"object": "response.input_tokens", "input_tokens": count})
 
 
 async def get_response(call: Call) -> Response | None:
