@@ -111,6 +111,9 @@ async def test_a_response_whole_and_streamed() -> None:
             input=[{"type": "function_call_output", "call_id": made.call_id, "output": "noon"}],
             tools=[TOOL],
         )
+        count = client.responses.input_tokens.count(model=MODEL, input="hi", tools=[TOOL])
+        assert whole.usage is not None
+        assert count.input_tokens == whole.usage.input_tokens
         items = client.responses.input_items.list(whole.id)
         assert [item.type for item in items] == ["message"]
         assert client.responses.retrieve(whole.id).output_text == whole.output_text

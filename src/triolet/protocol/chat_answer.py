@@ -104,6 +104,8 @@ class ChatStream:
     def put(self, prompt_index: int, delta: OutputDelta) -> bytes:
         """A chunk, or nothing while a character or stop string is incomplete."""
         self._usage.add(delta)
+        if self._is_plain and not self._readers and delta.finish_reason is None:
+            return self._text(delta.index, delta.text) if delta.text else b""
         pieces: list[OutputPiece]
         if self._readers:
             reader = self._readers[delta.index]
@@ -116,7 +118,7 @@ class ChatStream:
             if not pieces:
                 return b""
             if len(pieces) == 1 and isinstance(pieces[0], Content):
-                return self._plain[delta.index] + sse.dump(pieces[0].text) + self._plain_end
+                return self._text(delta.index, pieces[0].text)
         fields = message_fields(pieces, stream=True)
         if finish_reason is None and not fields:
             if not delta.token_ids:
@@ -141,6 +143,10 @@ class ChatStream:
             return sse.DONE
         usage = wire_usage(usages, _reasoning_tokens(self._shape, self._readers))
         return sse.event({**self._head, "choices": [], "usage": usage}) + sse.DONE
+
+    def _text(self, index: int, text: str) -> bytes:
+        """A chunk of plain text."""
+        return self._plain[index] + sse.dump(text) + self._plain_end
 
     def _chunk(self, choice: dict[str, object], extra: dict[str, object]) -> bytes:
         value: dict[str, object] = {**self._head, "choices": [choice], **extra}
