@@ -18,6 +18,7 @@ import attrs
 from triolet.errors import ConfigError, InvalidRequest
 from triolet.request import Timeouts
 from triolet.sampling_params import SamplingParams
+from triolet.setting_types import wrong_setting
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling parameters for which a model or an operator may set the default."""
@@ -222,13 +223,17 @@ class EngineConfig:
         return config
 
     def check(self) -> None:
-        """Raise ConfigError for the first value that is out of range."""
+        """Raise ConfigError for the first value that is of another type, or out of range."""
         cache, scheduler, runner = self.cache, self.scheduler, self.runner
+        for group in (self.model, cache, scheduler, runner, self.limits):
+            if wrong := wrong_setting(group):
+                name, wanted, got = wrong
+                raise ConfigError(f"{name} must be {wanted}, got {got!r}", param=name)
         _require(cache.block_size in (8, 16, 32, 64, 128), "block_size", "8, 16, 32, 64 or 128")
         _require(0 < cache.kv_cache_fraction <= 0.95, "kv_cache_fraction", "in (0, 0.95]")
         _require(0 < cache.gpu_memory_utilization <= 1, "gpu_memory_utilization", "in (0, 1]")
         for name in ("kv_cache_memory_bytes", "kv_cache_tokens"):
-            _require((getattr(cache, name) or 1) > 0, name, "positive")
+            _require(_at_least_1(getattr(cache, name)), name, "positive")
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_live_requests"):
             _require(getattr(scheduler, name) >= 1, name, "at least 1")
         _require(
@@ -237,7 +242,7 @@ class EngineConfig:
             "at least max_num_seqs, so that every running sequence fits in a step",
         )
         _require(scheduler.ageing_seconds > 0, "ageing_seconds", "positive")
-        _require((runner.threads or 1) >= 1, "threads", "at least 1")
+        _require(_at_least_1(runner.threads), "threads", "at least 1")
         _require(
             self.model.override_generation_config.keys() <= set(SAMPLING_DEFAULTS),
             "override_generation_config",
@@ -249,8 +254,26 @@ class EngineConfig:
             raise ConfigError(
                 f"override_generation_config: {error.message}", param="override_generation_config"
             ) from error
-        _require((self.model.max_model_len or 1) >= 1, "max_model_len", "at least 1")
-        _require(runner.step_timeout_s > 0, "step_timeout_s", "positive")
+        length = self.model.max_model_len
+        _require(
+            length is None or length >= 2,
+            "max_model_len",
+            "at least 2: a prompt token and a new one",
+        )
+        for name in ("step_timeout_s", "load_timeout_s", "restart_window_s", "grammar_timeout_s"):
+            _require(getattr(runner, name) > 0, name, "positive")
+        for name in (
+            "timeout_total_s",
+            "timeout_queue_s",
+            "timeout_first_token_s",
+            "timeout_max_s",
+        ):
+            value: float | None = getattr(self.limits, name)
+            _require(value is None or value > 0, name, "positive")
+        for name in ("max_queued_tokens", "max_preemptions", "long_prefill_token_threshold"):
+            _require(getattr(scheduler, name) >= 0, name, "at least 0")
+        _require(runner.max_restarts >= 0, "max_restarts", "at least 0")
+        _require(self.limits.max_logprobs >= 0, "max_logprobs", "at least 0")
 
 
 ToolCallParser = Literal["auto", "hermes", "qwen3_coder", "llama3_json", "mistral", "functiongemma"]
@@ -385,6 +408,10 @@ def unknown_setting(name: str, known: Mapping[str, object]) -> str:
     close = difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"triolet has no setting {name!r}{hint}"
+
+
+def _at_least_1(value: int | None) -> bool:
+    return value is None or value >= 1
 
 
 def _require(condition: bool, param: str, wanted: str) -> None:
