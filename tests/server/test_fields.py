@@ -91,6 +91,30 @@ async def test_what_cannot_be_done_is_refused_by_name(
             assert (reply.status, reply.json()["error"]["param"]) == (400, param)
 
 
+async def test_tokenizing_takes_what_a_chat_takes() -> None:
+    tool = {"type": "function", "function": {"name": "lookup_the_weather"}}
+    async with api() as client:
+        chat = {"messages": HELLO["messages"]}
+        plain = (await client.post("/tokenize", chat)).json()
+        full = {**chat, "tools": [tool], "chat_template_kwargs": {"x": True}}
+        with_tools = (await client.post("/tokenize", full)).json()
+        assert with_tools["count"] > plain["count"]
+        counted = await client.post("/v1/chat/completions/render", full)
+        assert counted.json()["prompt_token_ids"] == with_tools["tokens"]
+        open_end = {**chat, "add_generation_prompt": False}
+        assert (await client.post("/tokenize", open_end)).json()["count"] < plain["count"]
+        reply = await client.post("/tokenize", {"prompt": "x", "odd": 1})
+        assert reply.headers["x-triolet-ignored"] == "odd"
+        for body, status, param in (
+            ({**chat, "add_special_tokens": True}, 400, "add_special_tokens"),
+            ({**chat, "chat_template": "{{ x }}"}, 400, "chat_template"),
+            ({**chat, "continue_final_message": True}, 400, "continue_final_message"),
+            ({"prompt": "x", "model": "other"}, 404, "model"),
+        ):
+            refused = await client.post("/tokenize", body)
+            assert (refused.status, refused.json()["error"]["param"]) == (status, param)
+
+
 async def test_tokens_are_named_by_their_ids() -> None:
     async with api() as client:
         fields = {"return_tokens_as_token_ids": True}

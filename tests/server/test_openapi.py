@@ -38,6 +38,7 @@ OTHERS = (
     "/v1/chat/completions/render",
     "/v1/completions/render",
     "/v1/messages/count_tokens",
+    "/v1/responses/input_tokens",
     "/tokenize",
     "/detokenize",
 )

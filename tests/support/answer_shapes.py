@@ -314,6 +314,11 @@ class ResponseFields(TypedDict):
     usage: dict[str, Any] | None
 
 
+class InputTokens(Shape):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class DeletedResponse(Shape):
     id: str
     object: Literal["response"]

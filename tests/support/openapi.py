@@ -61,6 +61,7 @@ ROUTES: Mapping[tuple[str, str], Described] = {
     ("/v1/messages", "POST"): Described(shapes.MessageObject, MessagesRequest, dict),
     ("/v1/messages/count_tokens", "POST"): Described(shapes.TokenCount, CountTokensRequest),
     ("/v1/responses", "POST"): Described(shapes.ResponseFields, ResponsesRequest, dict),
+    ("/v1/responses/input_tokens", "POST"): Described(shapes.InputTokens, ResponsesRequest),
     ("/v1/responses/{response_id}", "GET"): Described(shapes.ResponseFields, event=dict),
     ("/v1/responses/{response_id}", "DELETE"): Described(shapes.DeletedResponse),
     ("/v1/responses/{response_id}/cancel", "POST"): Described(shapes.ResponseFields),

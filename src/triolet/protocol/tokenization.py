@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from triolet.errors import InvalidRequest
-from triolet.protocol.chat_request import ChatMessage, template_message
+from triolet.protocol.chat_request import ChatCompletionRequest, ChatMessage, check_chat
 from triolet.protocol.completion_request import TokenId
 from triolet.protocol.converter import structure
+from triolet.protocol.fields import CHAT_NOT_BUILT, refuse_not_built, unknown_fields
+from triolet.protocol.tools import Tool
+
+TOKENIZE_NOT_BUILT = {"chat_template": CHAT_NOT_BUILT["chat_template"]}
 
 DETOKENIZE_MAX = 1 << 17
 """Ids in one request: what the longest contexts hold. Decoding a million holds the interpreter."""
@@ -60,15 +64,25 @@ class TokenizeRequest:
     model: str | None = None
     prompt: str | None = None
     messages: tuple[ChatMessage, ...] | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    chat_template_kwargs: Mapping[str, object] | None = None
+    tools: tuple[Tool, ...] | None = None
     return_token_strs: bool = False
 
     @property
-    def template_messages(self) -> tuple[dict[str, object], ...]:
-        """The messages as a chat template takes them."""
-        return tuple(template_message(i, m) for i, m in enumerate(self.messages or ()))
+    def chat(self) -> ChatCompletionRequest | None:
+        """The chat whose prompt is to be tokenized, if it is one."""
+        if self.messages is None:
+            return None
+        return ChatCompletionRequest(
+            messages=self.messages,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            chat_template_kwargs=self.chat_template_kwargs,
+            tools=self.tools,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,25 +94,38 @@ class DetokenizeRequest:
     skip_special_tokens: bool = False
 
 
-def parse_tokenize_request(body: Mapping[str, object]) -> TokenizeRequest:
+def parse_tokenize_request(
+    body: Mapping[str, object],
+) -> tuple[TokenizeRequest, tuple[str, ...]]:
     """Read a parsed body.
+
+    Returns:
+        The request, and the names of the fields that are unknown.
 
     Raises:
         InvalidRequest: The first fault, with the path of its field.
     """
+    refuse_not_built(body, TOKENIZE_NOT_BUILT)
     request = structure(body, TokenizeRequest)
     if (request.prompt is None) == (not request.messages):
         raise InvalidRequest("give exactly one of prompt and messages", param="prompt")
-    if request.messages and request.add_generation_prompt and request.continue_final_message:
-        raise InvalidRequest(
-            "continue_final_message needs add_generation_prompt to be false",
-            param="continue_final_message",
-        )
-    return request
+    if request.chat is not None:
+        if request.add_special_tokens:
+            raise InvalidRequest(
+                "add_special_tokens is for prompt: a chat's template writes them itself",
+                param="add_special_tokens",
+            )
+        check_chat(request.chat)
+    return request, unknown_fields(body, TokenizeRequest, TOKENIZE_NOT_BUILT)
 
 
-def parse_detokenize_request(body: Mapping[str, object]) -> DetokenizeRequest:
+def parse_detokenize_request(
+    body: Mapping[str, object],
+) -> tuple[DetokenizeRequest, tuple[str, ...]]:
     """Read a parsed body.
+
+    Returns:
+        The request, and the names of the fields that are unknown.
 
     Raises:
         InvalidRequest: The first fault, with the path of its field.
@@ -109,4 +136,4 @@ def parse_detokenize_request(body: Mapping[str, object]) -> DetokenizeRequest:
             f"tokens holds {len(request.tokens)} ids, at most {DETOKENIZE_MAX} are taken",
             param="tokens",
         )
-    return request
+    return request, unknown_fields(body, DetokenizeRequest, {})

@@ -118,10 +118,21 @@ async def count_prompt(call: Call, engine: EngineClient, request: ChatCompletion
     Raises:
         InvalidRequest: The template refuses the chat.
     """
+    return len(await prompt_ids(call, engine, request))
+
+
+async def prompt_ids(
+    call: Call, engine: EngineClient, request: ChatCompletionRequest
+) -> tuple[int, ...]:
+    """Token ids of a chat's prompt, tools included. A checkpoint.
+
+    Raises:
+        InvalidRequest: The template refuses the chat.
+    """
     dialect = await dialect_of_model(call, engine)
     kwargs, _ = _template_kwargs(request, dialect)
     prompt, options, _ = await _prompt(call, engine, request, request.tool_use, kwargs, dialect)
-    return len(await engine.tokenize(prompt, options))
+    return await engine.tokenize(prompt, options)
 
 
 async def _prompt(

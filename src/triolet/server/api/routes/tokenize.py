@@ -6,9 +6,12 @@ from functools import partial
 
 from triolet.engine.client import PromptOptions
 from triolet.errors import InvalidRequest
+from triolet.protocol.sampling import CHAT_NAMES, wire_names
 from triolet.protocol.tokenization import parse_detokenize_request, parse_tokenize_request
 from triolet.server.api.call import Call
+from triolet.server.api.chat import prompt_ids
 from triolet.server.api.error_response import Response, json_response
+from triolet.server.api.job import check_model, report_ignored
 from triolet.tokenizer.tokenizer_config import NAMED_TOKENS, read_tokenizer_config
 
 
@@ -19,18 +22,17 @@ async def tokenize(call: Call) -> Response:
         InvalidRequest: The request is at fault.
     """
     engine = call.services.loaded_engine()
-    request = await call.parse(parse_tokenize_request)
-    if request.prompt is not None:
-        token_ids = await engine.tokenize(
-            request.prompt, PromptOptions(add_special_tokens=request.add_special_tokens)
-        )
+    request, ignored = await call.parse(parse_tokenize_request)
+    check_model(call, request.model)
+    report_ignored(call, ignored)
+    if request.chat is not None:
+        with wire_names(CHAT_NAMES):
+            token_ids = await prompt_ids(call, engine, request.chat)
     else:
+        assert request.prompt is not None, "there is one of the two"
         token_ids = await engine.tokenize(
-            await call.compute(lambda: request.template_messages),
-            PromptOptions(
-                add_generation_prompt=request.add_generation_prompt,
-                continue_final_message=request.continue_final_message,
-            ),
+            request.prompt,
+            PromptOptions(add_special_tokens=request.add_special_tokens is not False),
         )
     texts = None
     if request.return_token_strs:
@@ -74,7 +76,9 @@ async def detokenize(call: Call) -> Response:
         InvalidRequest: An id is outside the vocabulary.
     """
     engine = call.services.loaded_engine()
-    request = await call.parse(parse_detokenize_request)
+    request, ignored = await call.parse(parse_detokenize_request)
+    check_model(call, request.model)
+    report_ignored(call, ignored)
     size = engine.facts.vocab_size
     for i, token_id in enumerate(request.tokens):
         if token_id >= size:
