@@ -11,24 +11,24 @@ class HttpMetrics:
     """Requests by route; paths are those of the routing table, so there are few."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._requests = Counter(
             PREFIX + "http_requests",
             "HTTP requests that were answered or left, by route and status",
             ["method", "path", "status"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._refused = Counter(
             PREFIX + "http_requests_refused",
             "HTTP requests that were refused before they reached a route",
             ["status", "code"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._duration = Histogram(
             PREFIX + "http_request_duration_seconds",
             "Request read to answer sent",
             ["method", "path"],
-            registry=self._registry,
+            registry=self.registry,
             buckets=LATENCY_BUCKETS,
         )
 
@@ -43,4 +43,4 @@ class HttpMetrics:
 
     def exposition(self) -> bytes:
         """Prometheus text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
