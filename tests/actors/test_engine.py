@@ -19,6 +19,7 @@ from triolet.errors import (
     NotServing,
     PromptTooLong,
     QueueFull,
+    RequestCancelled,
 )
 from triolet.output import OutputDelta, TokenLogprobs, Usage
 from triolet.request import FinishReason, Timeouts
@@ -643,3 +644,50 @@ async def test_a_priority_that_would_be_ignored_is_refused(autojump_clock: MockC
         house.engine.generate(prompt(1), GREEDY, priority=1) as stream,
     ):
         await stream.text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": b"abc"}, "prompt"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"),
+        ({"prompt": ["a"]}, "prompt"),
+        ({"prompt": [{"x": 1}]}, "messages"),
+        ({"prompt": [{"role": "user", "content": "\ud800"}]}, "messages"),
+        ({"prompt": [{"role": "user", "content": "hi"}, 5]}, "messages"),
+        ({"sampling": {}}, "sampling"),
+        ({"timeouts": 5}, "timeouts"),
+        ({"deadline": "x"}, "deadline"),
+        ({"priority": 1.5}, "priority"),
+        ({"prefix": 5}, "prefix"),
+        ({"prefix": "ab"}, "prefix"),
+        ({"cache_salt": 5}, "cache_salt"),
+        ({"cache_salt": "\ud800"}, "cache_salt"),
+        ({"tenant": 5}, "tenant"),
+        ({"label": b"x"}, "label"),
+    ],
+)
+async def test_arguments_of_another_type_are_refused_by_name_and_harm_nobody(
+    arguments: dict[str, object], param: str, autojump_clock: MockClock
+) -> None:
+    async with open_fake_engine() as house:
+        given = {"prompt": prompt(1), "sampling": GREEDY, **arguments}
+        with pytest.raises(InvalidRequest) as caught:
+            async with house.engine.generate(**given):  # type: ignore[arg-type] # that is the point
+                pytest.fail("admitted")
+        assert caught.value.param == param
+        assert_empty(house.engine)
+        async with house.engine.generate(prompt(1), GREEDY) as stream:
+            assert await stream.text() == text_of(expected_tokens(prompt(1), 8))
+
+
+async def test_a_stream_read_after_its_block_says_so(autojump_clock: MockClock) -> None:
+    async with open_fake_engine() as house:
+        async with house.engine.generate(prompt(1), greedy(50)) as stream:
+            pass
+        for read in (stream.text, stream.wait_finished, stream.__anext__):
+            with pytest.raises(RequestCancelled, match="left"):
+                await read()

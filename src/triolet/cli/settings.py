@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import attrs
 from cyclopts import App, ArgumentCollection, Parameter
@@ -28,6 +28,7 @@ from triolet.config import (
     unknown_setting,
 )
 from triolet.errors import ConfigError
+from triolet.setting_types import describe, fits
 
 ENV_PREFIX = "TRIOLET_"
 OTHER_VARIABLES = frozenset({"TRIOLET_CACHE", "TRIOLET_CONFIG", "TRIOLET_SYSTEM"})
@@ -159,14 +160,36 @@ def read_settings(path: Path) -> dict[str, Any]:
             if key in settings:
                 raise ConfigError(f"{path} sets {key} twice", param=key)
             settings[key] = item
-            if is_table and key not in {field.name for field in attrs.fields(GROUPS[name])}:
+            owner = _group_of(key)
+            if is_table and owner not in (None, name):
                 raise ConfigError(
-                    f"{path}, table [{name}]: {unknown_setting(key, _names())}", param=key
+                    f"{path}: {key} belongs into the table [{owner}], not into [{name}]", param=key
                 )
-    for key in settings:
-        if key not in setting_names():
+    for key, value in settings.items():
+        owner = _group_of(key)
+        if owner is None:
             raise ConfigError(f"{path}: {unknown_setting(key, _names())}", param=key)
+        # Nothing is converted: `port = 1.5` and `batch_invariant = "yes"` are mistakes.
+        wanted = get_type_hints(GROUPS[owner])[key]
+        if not _fits_toml(value, wanted):
+            raise ConfigError(f"{path}: {key} must be {describe(wanted)}, got {value!r}", param=key)
     return settings
+
+
+def _group_of(setting: str) -> str | None:
+    for name, group in GROUPS.items():
+        if setting in {field.name for field in attrs.fields(group)}:
+            return name
+    return None
+
+
+def _fits_toml(value: object, wanted: Any) -> bool:  # noqa: ANN401  a type
+    """Whether a TOML value is of a type; TOML writes paths as strings and tuples as arrays."""
+    if isinstance(value, list):
+        value = tuple(value)
+    if isinstance(value, str) and fits(Path(value), wanted):
+        return True
+    return fits(value, wanted)
 
 
 def _names() -> dict[str, None]:

@@ -21,7 +21,7 @@ from triolet.config import EngineConfig
 from triolet.dispatcher.actor import OutputDispatcher
 from triolet.engine.client import EngineStatistics, Health, Prompt, PromptOptions
 from triolet.engine.grammar_gate import GrammarGate
-from triolet.engine.input_processor import InputProcessor
+from triolet.engine.input_processor import InputProcessor, check_arguments
 from triolet.engine.life import RequestLife, cause_of
 from triolet.engine.session import SessionStream, check_session, open_session
 from triolet.engine.sight import EngineSight, Preparing
@@ -173,6 +173,8 @@ class Engine:
         options: PromptOptions | None = None,
     ) -> AsyncGenerator[RequestStream]:
         """Open the scope of one request; see `EngineClient.generate`."""
+        names = {"cache_salt": cache_salt, "tenant": tenant, "label": label}
+        check_arguments(prompt, sampling, timeouts, deadline, priority, prefix, names)
         self._check_serving()
         arrival_time = trio.current_time()
         reservation = self._reserve(prompt)

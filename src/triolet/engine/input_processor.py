@@ -19,6 +19,7 @@ from triolet.engine.offload import Offload
 from triolet.errors import InvalidRequest, PromptTooLong
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.model_source.facts import ModelFacts
+from triolet.request import Timeouts
 from triolet.sampling_params import SEED_MAX, SamplingParams
 from triolet.tokenizer.tokenizer import Message, Tokenizer
 
@@ -32,6 +33,65 @@ tool calls; then the prompt is found to be too long after it was tokenized."""
 
 CHARS_PER_TOKEN_GUESS = 4
 """English text; the reservation is corrected once the real number is known."""
+
+
+def check_arguments(
+    prompt: object,
+    sampling: object,
+    timeouts: object,
+    deadline: object,
+    priority: object,
+    prefix: object,
+    names: Mapping[str, object],
+) -> None:
+    """Refuse arguments of another type than `Engine.generate` declares, by name.
+
+    Raises:
+        InvalidRequest: `param` names the first.
+    """
+
+    def require(condition: bool, param: str, wanted: str, got: object) -> None:
+        if not condition:
+            raise InvalidRequest(f"{param} must be {wanted}, got {type(got).__name__}", param=param)
+
+    is_list = isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray))
+    require(is_list, "prompt", "a text, token ids or chat messages", prompt)
+    require(
+        sampling is None or isinstance(sampling, SamplingParams),
+        "sampling",
+        "SamplingParams",
+        sampling,
+    )
+    require(timeouts is None or isinstance(timeouts, Timeouts), "timeouts", "Timeouts", timeouts)
+    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
+    require(deadline is None or number, "deadline", "a number of seconds", deadline)
+    require(type(priority) is int, "priority", "an integer", priority)
+    is_list = isinstance(prefix, Sequence) and not isinstance(prefix, (str, bytes, bytearray))
+    require(is_list, "prefix", "token ids", prefix)
+    for name, value in names.items():
+        require(value is None or isinstance(value, str), name, "a string", value)
+        if isinstance(value, str) and not _is_text(value):
+            raise InvalidRequest(f"{name} holds a lone surrogate: it is no text", param=name)
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8: JSON and Python can hold half a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _all_text(value: object) -> bool:
+    """Whether every string in a value of plain data is text."""
+    if isinstance(value, str):
+        return _is_text(value)
+    if isinstance(value, Mapping):
+        return all(_all_text(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_all_text(item) for item in value)
+    return True
 
 
 class InputProcessor:
@@ -80,7 +140,10 @@ class InputProcessor:
         Raises:
             InvalidRequest: It is empty, far too long, or the template refuses it.
         """
-        if not isinstance(prompt, str):
+        if isinstance(prompt, str):
+            if not _is_text(prompt):
+                raise InvalidRequest("prompt holds a lone surrogate: it is no text", param="prompt")
+        else:
             if len(prompt) == 0:
                 raise InvalidRequest("prompt must not be empty", param="prompt")
             if _is_token_ids(prompt):
@@ -226,6 +289,18 @@ def _is_token_ids(prompt: Prompt) -> bool:
 def _all_ints(values: Sequence[object]) -> bool:
     """Whether there are only integers, no booleans: 10 ns for each."""
     return set(map(type, values)) <= {int}
+
+
+def _check_messages(messages: Sequence[object]) -> None:
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise InvalidRequest(
+                f"messages[{i}] must be a mapping with a role and a content", param="messages"
+            )
+        if not _all_text(message):
+            raise InvalidRequest(
+                f"messages[{i}] holds a lone surrogate: it is no text", param="messages"
+            )
 
 
 def _count_chars(messages: Sequence[Message]) -> int:
