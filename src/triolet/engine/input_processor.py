@@ -149,6 +149,7 @@ class InputProcessor:
             if _is_token_ids(prompt):
                 token_ids = tuple(cast("Sequence[int]", prompt))
                 return options.truncated(token_ids, info.max_model_len)
+            _check_messages(prompt)
         chars = (
             len(prompt)
             if isinstance(prompt, str)
