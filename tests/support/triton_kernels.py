@@ -14,6 +14,8 @@ from triolet_kernels.reference.kv_cache import SlotCache
 from triolet_kernels.reference.reference_ops import ReferenceOps
 from triolet_kernels.triton.kv_cache import BlockCache
 
+pytest.importorskip("triton")
+
 CPU = torch.device("cpu")
 interpreted = [
     pytest.mark.skipif(
