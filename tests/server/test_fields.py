@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from triolet.config import ServerConfig
-from triolet.engine.client import EngineClient
+from triolet.engine.client import EngineClient, PromptOptions
 from triolet.server.api.app import Api
 from triolet.testing.engines import open_fake_engine
 from triolet.testing.fake_engine import FakeEngine
@@ -113,6 +113,24 @@ async def test_tokenizing_takes_what_a_chat_takes() -> None:
         ):
             refused = await client.post("/tokenize", body)
             assert (refused.status, refused.json()["error"]["param"]) == (status, param)
+
+
+async def test_several_greedy_outputs_are_allowed_and_equal(autojump_clock: MockClock) -> None:
+    async with open_fake_engine() as house, api(house.engine) as client:
+        body = {"prompt": "hello", "temperature": 0, "n": 2, "max_tokens": 5}
+        one, other = (await client.post(COMPLETIONS, body)).json()["choices"]
+        assert one["text"] == other["text"] != ""
+
+
+async def test_documents_and_switches_reach_the_template() -> None:
+    async with FakeEngine() as fake:
+        client = AsgiClient(Api(fake))
+        fields = {"documents": [{"text": "facts"}], "chat_template_kwargs": {"style": "short"}}
+        assert (await client.post(CHAT, {**HELLO, **fields})).status == 200
+        options = fake.requests[0].options["options"]
+        assert isinstance(options, PromptOptions)
+        assert options.documents == ({"text": "facts"},)
+        assert options.template_kwargs == {"style": "short"}
 
 
 async def test_tokens_are_named_by_their_ids() -> None:
