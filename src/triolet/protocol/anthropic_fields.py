@@ -102,6 +102,11 @@ class CountTokensRequest:
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
 
+    @property
+    def tool_places(self) -> tuple[int, ...]:
+        """Where the tools stand that can be called here."""
+        return tuple(i for i, tool in enumerate(self.tools or ()) if tool.type == "custom")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesRequest(CountTokensRequest):

@@ -82,7 +82,7 @@ def parse_messages_request(
         top_k=request.top_k,
         cache_salt=request.cache_salt,
     )
-    with flat_tools("input_schema"):
+    with flat_tools("input_schema", request.tool_places):
         check_chat(chat)
     ignored = unknown_fields(body, MessagesRequest, ANTHROPIC_NOT_BUILT)
     names = [name for name in ignored if name not in WITHOUT_EFFECT]
@@ -95,8 +95,9 @@ def parse_count_tokens_request(body: Mapping[str, object]) -> ChatCompletionRequ
     Raises:
         InvalidRequest: The first fault, with the path of its field.
     """
-    chat = _chat(structure(body, CountTokensRequest))
-    with flat_tools("input_schema"):
+    request = structure(body, CountTokensRequest)
+    chat = _chat(request)
+    with flat_tools("input_schema", request.tool_places):
         check_chat(chat)
     return chat
 

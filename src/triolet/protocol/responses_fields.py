@@ -122,6 +122,11 @@ class ResponsesRequest:
     chat_template_kwargs: Mapping[str, object] | None = None
 
     @property
+    def tool_places(self) -> tuple[int, ...]:
+        """Where the functions stand among the tools."""
+        return tuple(i for i, tool in enumerate(self.tools or ()) if tool.type == "function")
+
+    @property
     def functions(self) -> tuple[FunctionSpec, ...]:
         """The tools that may be called."""
         return tuple(

@@ -92,7 +92,7 @@ def parse_responses_request(
         raise InvalidRequest(
             f"input must hold 1..{ITEMS_MAX} items, got {len(request.items)}", param="input"
         )
-    with flat_tools("parameters"):
+    with flat_tools("parameters", request.tool_places):
         chat_of(request, ())  # whatever is wrong with it is found here, off the loop
     unknown = unknown_fields(body, ResponsesRequest, RESPONSES_NOT_BUILT)
     names = [name for name in unknown if name not in WITHOUT_EFFECT]

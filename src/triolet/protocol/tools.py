@@ -16,6 +16,8 @@ TOOLS_MAX = 128
 """As many as OpenAI takes."""
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 
+_TOOL_FIELD = re.compile(r"tools\[(?P<index>\d+)\]\.function\.(?P<field>\w+)")
+
 ToolChoiceMode = Literal["none", "auto", "required"]
 
 
@@ -148,21 +150,22 @@ def template_tool(tool: FunctionSpec) -> dict[str, object]:
 
 
 @contextmanager
-def flat_tools(parameters: str) -> Generator[None]:
+def flat_tools(parameters: str, places: Sequence[int]) -> Generator[None]:
     """Name a tool's fields as protocols do that have no `function` around them.
 
     Args:
         parameters: Their name of the schema of the arguments.
+        places: Where the functions stand among the tools that the client sent.
     """
     try:
         yield
     except InvalidRequest as error:
-        for nested, flat in (
-            (".function.parameters", f".{parameters}"),
-            (".function.name", ".name"),
-        ):
-            error.message = error.message.replace(nested, flat)
-            error.param = None if error.param is None else error.param.replace(nested, flat)
+        found = _TOOL_FIELD.match(error.param or "")
+        if found is not None and error.param is not None:
+            field = parameters if found["field"] == "parameters" else found["field"]
+            flat = f"tools[{places[int(found['index'])]}].{field}"
+            error.message = error.message.replace(error.param, flat)
+            error.param = flat
         raise
 
 

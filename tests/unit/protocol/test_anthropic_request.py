@@ -154,7 +154,7 @@ def test_what_has_no_effect_is_reported() -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice"),
-        ({"tools": [{"name": "a b"}]}, "tools[0].name"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}, {"name": "a b"}]}, "tools[1].name"),
         ({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}, "tools[0].input_schema"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
     ],

@@ -130,7 +130,7 @@ def test_tools_that_are_no_functions_are_ignored_and_reported() -> None:
         ),
         ({"input": [{"type": "function_call", "call_id": "1"}]}, "input[0].name"),
         ({"input": [{"type": "function_call_output", "output": ""}]}, "input[0].call_id"),
-        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}, {"type": "function", "name": "a b"}]}, "tools[1].name"),
         ({"tools": [{**TOOL, "parameters": {"type": "array"}}]}, "tools[0].parameters"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),

@@ -55,7 +55,7 @@ async def create_response(call: Call) -> Response | None:
     engine = call.services.serving_engine()
     (request, wire_items), ignored = await call.parse(_read)
     earlier = _earlier(call, request)
-    with wire_names(RESPONSES_NAMES), flat_tools("parameters"):
+    with wire_names(RESPONSES_NAMES), flat_tools("parameters", request.tool_places):
         chat = await _chat_of(call, request, earlier)
         check_fields(call, chat)
         sampling = chat_sampling(chat, defaults(engine))
@@ -100,7 +100,7 @@ async def count_input_tokens(call: Call) -> Response:
     """
     engine = call.services.loaded_engine()
     (request, _), ignored = await call.parse(_read)
-    with wire_names(RESPONSES_NAMES), flat_tools("parameters"):
+    with wire_names(RESPONSES_NAMES), flat_tools("parameters", request.tool_places):
         chat = await _chat_of(call, request, _earlier(call, request))
         check_model(call, chat.model)
         report_ignored(call, ignored)
