@@ -152,6 +152,15 @@ async def test_too_much_work_is_429_and_too_long_a_prompt_is_400() -> None:
         await trio.aclose_forcefully(clients[2].stream)
 
 
+async def test_more_prompts_than_can_ever_be_taken_are_400() -> None:
+    async with served(max_live_requests=2) as (engine, port), await connect(port) as client:
+        await client.send(post({"prompt": ["a", "b", "c"], "max_tokens": 2}))
+        answer = await client.answer()
+        assert answer.status == 400
+        assert answer.json()["error"]["param"] == "prompt"
+        assert no_work(engine)
+
+
 async def test_deadlines_are_504_before_and_length_after_the_first_token() -> None:
     body = {**WHOLE, "max_tokens": 1000, "ignore_eos": True}
     async with served(step_s=0.05) as (_, port), await connect(port) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from triolet.errors import InvalidRequest
 from triolet.protocol.chat_answer import ChatBody, ChatShape, ChatStream
 from triolet.protocol.chat_request import (
     ChatCompletionRequest,
@@ -93,6 +94,13 @@ async def completions(call: Call) -> Response | None:
         echo=request.echo,
         echo_pieces=request.echo and request.logprobs is not None,
     )
+    room = engine.config.scheduler.max_live_requests
+    if len(prompts) > room:
+        raise InvalidRequest(
+            f"prompt has {len(prompts)} entries, more than this server takes at a time "
+            f"({room}, max_live_requests); send them in several requests",
+            param="prompt",
+        )
     shape = CompletionShape(
         n=request.n,
         num_prompts=len(prompts),
