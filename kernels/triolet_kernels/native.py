@@ -7,7 +7,6 @@ was cut, or on the number of threads.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
@@ -15,6 +14,15 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch
 from torch import Tensor
 
+from triolet_kernels.native_checks import (
+    address,
+    check,
+    check_angles,
+    check_int64,
+    check_logits,
+    check_shape,
+)
+from triolet_kernels.native_kv_cache import NativeKVCache, allocate, bytes_per_block
 from triolet_kernels.ops import (
     Activation,
     AttentionBatch,
@@ -33,9 +41,6 @@ Quantization = Literal["w8a8", "w4a8"]
 
 _DTYPES: dict[torch.dtype, WeightFormat] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
-_BLOCK_SIZES = (8, 16, 32, 64, 128)
-_MAX_HEAD_DIM = 512
-_MAX_GROUP = 128
 
 
 def unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
@@ -78,26 +83,6 @@ def native_ops(
     return NativeOps(dtype, threads=threads, quantization=quantization)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NativeKVCache:
-    """Keys and values of one layer, W = 2 for bfloat16 and 1 for float32.
-
-    Attributes:
-        keys: [num_blocks, HKV, D / W, BS, W].
-        values: [num_blocks, HKV, BS / W, D, W].
-        block_size: BS.
-    """
-
-    keys: Tensor
-    values: Tensor
-    block_size: int
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks it holds."""
-        return int(self.keys.shape[0])
-
-
 class NativeOps:
     """C++ on the CPU; the meaning of every operation is in `Ops`.
 
@@ -136,7 +121,6 @@ class NativeOps:
         self.isa = isa or supported_isas()[0]
         self.quantization: Quantization | None = quantization
         self._code = 0 if dtype is torch.float32 else 1
-        self._word = 1 if dtype is torch.float32 else 2
         self._kernels = Kernels(self.isa, threads)
 
     @property
@@ -221,17 +205,17 @@ class NativeOps:
         offset: float,
     ) -> Tensor:
         hidden = x.shape[-1]
-        self._check("x", x)
-        self._check_shape("weight", weight, (hidden,))
+        check("x", x, self.dtype)
+        check_shape("weight", weight, self.dtype, (hidden,))
         if residual is not None:
-            self._check_shape("residual", residual, x.shape)
+            check_shape("residual", residual, self.dtype, x.shape)
         if inner_weight is not None:
-            self._check_shape("inner_weight", inner_weight, (hidden,))
+            check_shape("inner_weight", inner_weight, self.dtype, (hidden,))
         out = torch.empty_like(x)
         self._kernels.rms_norm(
             x.data_ptr(),
-            _address(residual),
-            _address(inner_weight),
+            address(residual),
+            address(inner_weight),
             weight.data_ptr(),
             out.data_ptr(),
             x.numel() // hidden,
@@ -244,7 +228,7 @@ class NativeOps:
 
     def gated_activation(self, gate_up: Tensor, kind: Activation) -> Tensor:
         """See `Ops.gated_activation`."""
-        self._check("gate_up", gate_up)
+        check("gate_up", gate_up, self.dtype)
         width = gate_up.shape[-1]
         if width % 2 != 0 or kind not in _ACTIVATIONS:
             raise ValueError(
@@ -270,35 +254,11 @@ class NativeOps:
         Raises:
             ValueError: The kernels do not take such blocks or heads.
         """
-        if block_size not in _BLOCK_SIZES:
-            raise ValueError(f"block_size must be one of {_BLOCK_SIZES}, not {block_size}")
-        if spec.head_dim % 8 != 0 or not 8 <= spec.head_dim <= _MAX_HEAD_DIM:
-            raise ValueError(
-                f"head_dim must be a multiple of 8 up to {_MAX_HEAD_DIM}, not {spec.head_dim}"
-            )
-        if spec.num_heads % spec.num_kv_heads or spec.num_heads // spec.num_kv_heads > _MAX_GROUP:
-            raise ValueError(
-                f"num_heads must be 1 to {_MAX_GROUP} times num_kv_heads, not "
-                f"{spec.num_heads} and {spec.num_kv_heads}"
-            )
-        word, heads, dim = self._word, spec.num_kv_heads, spec.head_dim
-        return NativeKVCache(
-            self._allocate(num_blocks, heads, dim // word, block_size, word),
-            self._allocate(num_blocks, heads, block_size // word, dim, word),
-            block_size,
-        )
-
-    def _allocate(self, *shape: int) -> Tensor:
-        """Memory, not touched yet; on large pages, for blocks lie anywhere in it."""
-        from triolet_kernels._native import advise_huge_pages
-
-        memory = torch.empty(shape, dtype=self.dtype)
-        advise_huge_pages(memory.data_ptr(), memory.numel() * memory.element_size())
-        return memory
+        return allocate(num_blocks, block_size, spec, self.dtype)
 
     def kv_bytes_per_block(self, block_size: int, spec: AttentionSpec) -> int:
         """See `Ops.kv_bytes_per_block`."""
-        return 2 * block_size * spec.num_kv_heads * spec.head_dim * self.dtype.itemsize
+        return bytes_per_block(block_size, spec, self.dtype)
 
     def rope_and_store(
         self,
@@ -315,13 +275,13 @@ class NativeOps:
         native = cast("NativeKVCache", cache)
         rows = qkv.shape[0]
         width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-        self._check_shape("qkv", qkv, (rows, width))
-        _check_int64("positions", batch.positions, rows)
-        _check_int64("slots", batch.slots, rows)
-        max_positions = _check_angles(cos, sin, spec.rotary_dim)
+        check_shape("qkv", qkv, self.dtype, (rows, width))
+        check_int64("positions", batch.positions, rows)
+        check_int64("slots", batch.slots, rows)
+        max_positions = check_angles(cos, sin, spec.rotary_dim)
         for name, weight in (("q_norm", q_norm), ("k_norm", k_norm)):
             if weight is not None:
-                self._check_shape(name, weight, (spec.head_dim,))
+                check_shape(name, weight, self.dtype, (spec.head_dim,))
         q = torch.empty((rows, spec.num_heads, spec.head_dim), dtype=self.dtype)
         self._kernels.rope_and_store(
             qkv.data_ptr(),
@@ -330,10 +290,10 @@ class NativeOps:
             native.values.data_ptr(),
             batch.positions.data_ptr(),
             batch.slots.data_ptr(),
-            _address(cos),
-            _address(sin),
-            _address(q_norm),
-            _address(k_norm),
+            address(cos),
+            address(sin),
+            address(q_norm),
+            address(k_norm),
             rows,
             native.num_blocks,
             max_positions,
@@ -359,8 +319,8 @@ class NativeOps:
         """See `Ops.paged_attention`."""
         native = cast("NativeKVCache", cache)
         rows = q.shape[0]
-        self._check_shape("q", q, (rows, spec.num_heads, spec.head_dim))
-        _check_int64("positions", batch.positions, rows)
+        check_shape("q", q, self.dtype, (rows, spec.num_heads, spec.head_dim))
+        check_int64("positions", batch.positions, rows)
         table, starts = batch.block_table, batch.query_starts
         if table.dtype is not torch.int32 or table.stride(-1) != 1:
             raise ValueError(f"block_table must be int32 with contiguous rows, got {table.dtype}")
@@ -380,7 +340,7 @@ class NativeOps:
             batch.positions.data_ptr(),
             starts.data_ptr(),
             table.data_ptr(),
-            _address(sinks),
+            address(sinks),
             table.shape[0],
             table.stride(0) if table.shape[0] > 1 else table.shape[1],
             native.num_blocks,
@@ -411,7 +371,7 @@ class NativeOps:
         Raises:
             ValueError: A row that samples has a NaN or no finite logit.
         """
-        rows, vocabulary = _check_logits(logits)
+        rows, vocabulary = check_logits(logits)
         tokens = torch.empty(rows, dtype=torch.int64)
         self._kernels.sample(
             logits.data_ptr(),
@@ -440,8 +400,8 @@ class NativeOps:
             ValueError: k is negative or larger than the vocabulary.
             IndexError: A token is not in the vocabulary.
         """
-        rows, vocabulary = _check_logits(logits)
-        _check_int64("tokens", tokens, rows)
+        rows, vocabulary = check_logits(logits)
+        check_int64("tokens", tokens, rows)
         if not 0 <= k <= vocabulary:
             raise ValueError(f"k must be between 0 and the vocabulary size {vocabulary}, not {k}")
         logprobs = torch.empty(rows)
@@ -460,54 +420,3 @@ class NativeOps:
             k,
         )
         return logprobs, ranks, ids, best
-
-    # ---- checks ----------------------------------------------------------------------------
-
-    def _check(self, name: str, x: Tensor) -> None:
-        if x.dtype is not self.dtype or not x.is_contiguous():
-            raise ValueError(
-                f"{name} must be contiguous {self.dtype}, got {x.dtype} with shape "
-                f"{tuple(x.shape)} and strides {x.stride()}"
-            )
-
-    def _check_shape(self, name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-        self._check(name, x)
-        if x.shape != shape:
-            raise ValueError(f"{name} must be {tuple(shape)}, got {tuple(x.shape)}")
-
-
-def _address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
-
-
-def _check_int64(name: str, x: Tensor, size: int) -> None:
-    if x.dtype is not torch.int64 or x.shape != (size,) or not x.is_contiguous():
-        raise ValueError(f"{name} must be int64 [{size}], got {x.dtype} {tuple(x.shape)}")
-
-
-def _check_logits(logits: Tensor) -> tuple[int, int]:
-    if logits.dtype is not torch.float32 or logits.dim() != 2 or not logits.is_contiguous():
-        raise ValueError(
-            f"logits must be contiguous float32 [R, V], got {logits.dtype} {tuple(logits.shape)}"
-        )
-    return int(logits.shape[0]), int(logits.shape[1])
-
-
-def _check_angles(cos: Tensor | None, sin: Tensor | None, rotary_dim: int) -> int:
-    """Positions the tables of angles have; 0 without rotation."""
-    if rotary_dim == 0:
-        return 0
-    half = rotary_dim // 2
-    for name, table in (("cos", cos), ("sin", sin)):
-        if (
-            table is None
-            or table.dtype is not torch.float32
-            or table.dim() != 2
-            or table.shape[1] != half
-            or not table.is_contiguous()
-        ):
-            found = "None" if table is None else f"{table.dtype} {tuple(table.shape)}"
-            raise ValueError(f"{name} must be contiguous float32 [positions, {half}], got {found}")
-    assert cos is not None
-    assert sin is not None
-    return min(int(cos.shape[0]), int(sin.shape[0]))

@@ -16,7 +16,8 @@ from support.native_kernels import (
     reference_ops,
     relative_error,
 )
-from triolet_kernels.native import NativeKVCache, NativeOps
+from triolet_kernels.native import NativeOps
+from triolet_kernels.native_kv_cache import NativeKVCache
 from triolet_kernels.ops import AttentionSpec, KVCache
 
 ISAS = isas()
