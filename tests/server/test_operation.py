@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import logging
 import sys
+import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -16,6 +18,7 @@ import trio
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from triolet.config import ServerConfig
 from triolet.errors import ConfigError, PoisonRequest
@@ -283,6 +286,45 @@ async def test_a_request_is_a_span_below_the_clients(caplog: pytest.LogCaptureFi
     assert not failed.status.is_ok
     assert not failed.status.is_unset
     assert "hi" not in str(good.attributes)
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes traces and keeps them."""
+
+    received: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.received.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+    @override
+    def log_message(self, *args: object) -> None:
+        """Nothing on standard error."""
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+async def test_spans_reach_a_collector_before_the_server_ends() -> None:
+    Collector.received.clear()
+    with http.server.HTTPServer(("127.0.0.1", 0), Collector) as collector, trio.fail_after(30):
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        try:
+            endpoint = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+            async with served(otlp_traces_endpoint=endpoint) as server:
+                reply = await server.client.post(CHAT, HELLO)
+                await server.app.api.aclose()
+            names = {one.name for one in threading.enumerate()}
+            assert not any("OtelBatch" in name or "BatchSpan" in name for name in names), names
+        finally:
+            await trio.to_thread.run_sync(collector.shutdown)
+            thread.join()
+    ((path, body),) = Collector.received
+    assert path == "/v1/traces"
+    assert reply.headers["x-triolet-request-id"].encode() in body
+    assert b"POST /v1/chat/completions" in body
 
 
 def test_traces_without_the_package_or_a_url_are_refused_at_the_start(
