@@ -8,6 +8,7 @@ what needs the model (vocabulary, context) is checked by `engine/input_processor
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections.abc import Mapping
 
@@ -38,12 +39,46 @@ class OutputKind(enum.StrEnum):
     """One output, at the end."""
 
 
+def _check(condition: bool, param: str, wanted: str, got: object) -> None:
+    if not condition:
+        raise InvalidRequest(f"{param} must be {wanted}, got {got!r:.200}", param=param)
+
+
+def _json_schema(value: object) -> str | None:
+    """The text of a schema, given as text or as the schema itself."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        if isinstance(value, Mapping):
+            return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"structured_outputs.json_schema is no JSON: {error}",
+            param="structured_outputs.json_schema",
+        ) from error
+    raise InvalidRequest(
+        f"structured_outputs.json_schema must be a schema or its text, got {type(value).__name__}",
+        param="structured_outputs.json_schema",
+    )
+
+
+def _choice(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise InvalidRequest(
+        f"structured_outputs.choice must be a list of strings, got {value!r:.200}",
+        param="structured_outputs.choice",
+    )
+
+
 @attrs.frozen
 class StructuredOutputs:
     """A constraint on the text of the output; exactly one of the five kinds is set.
 
     Attributes:
-        json_schema: The text of a JSON schema.
+        json_schema: A JSON schema, as its text or as a mapping.
         json_object: Any JSON object.
         regex: A regular expression that the whole output matches.
         choice: The output is one of these strings.
@@ -52,15 +87,26 @@ class StructuredOutputs:
         any_whitespace: Allow (bounded) white space between JSON tokens.
     """
 
-    json_schema: str | None = None
+    json_schema: str | None = attrs.field(default=None, converter=_json_schema)
     json_object: bool = False
     regex: str | None = None
-    choice: tuple[str, ...] | None = None
+    choice: tuple[str, ...] | None = attrs.field(default=None, converter=_choice)
     grammar: str | None = None
     strict: bool = True
     any_whitespace: bool = False
 
     def __attrs_post_init__(self) -> None:
+        for name in ("regex", "grammar"):
+            value: object = getattr(self, name)
+            _check(
+                value is None or isinstance(value, str),
+                f"structured_outputs.{name}",
+                "a string",
+                value,
+            )
+        for name in ("json_object", "strict", "any_whitespace"):
+            value = getattr(self, name)
+            _check(isinstance(value, bool), f"structured_outputs.{name}", "true or false", value)
         kinds = [
             name
             for name in ("json_schema", "json_object", "regex", "choice", "grammar")
@@ -78,11 +124,6 @@ class StructuredOutputs:
                 "structured_outputs.choice must list at least one string, none of them empty",
                 param="structured_outputs.choice",
             )
-
-
-def _check(condition: bool, param: str, wanted: str, got: object) -> None:
-    if not condition:
-        raise InvalidRequest(f"{param} must be {wanted}, got {got!r}", param=param)
 
 
 def _is_number(value: object) -> bool:
@@ -132,6 +173,10 @@ def _bad_word_token_ids(value: object) -> tuple[tuple[int, ...], ...]:
             param="bad_word_token_ids",
         )
     return tuple(_ints(word, "bad_word_token_ids") for word in value)
+
+
+def _logits_processors(value: object) -> tuple[str, ...]:
+    return _strings(value, "logits_processors")
 
 
 def _allowed_token_ids(value: object) -> tuple[int, ...] | None:
@@ -209,11 +254,12 @@ class SamplingParams:
     skip_special_tokens: bool = True
     output_kind: OutputKind = OutputKind.DELTA
     structured_outputs: StructuredOutputs | None = None
-    logits_processors: tuple[str, ...] = ()
+    logits_processors: tuple[str, ...] = attrs.field(default=(), converter=_logits_processors)
     beam_width: int | None = None
     length_penalty: float = 1.0
 
     def __attrs_post_init__(self) -> None:
+        self._check_types()
         self._check_counts()
         self._check_distribution()
         self._check_tokens()
@@ -222,6 +268,26 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature <= TEMPERATURE_GREEDY_MAX
+
+    def _check_types(self) -> None:
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            _check(
+                isinstance(getattr(self, name), bool), name, "true or false", getattr(self, name)
+            )
+        _check(
+            isinstance(self.output_kind, OutputKind),
+            "output_kind",
+            "an OutputKind",
+            self.output_kind,
+        )
+        _check(
+            self.structured_outputs is None
+            or isinstance(self.structured_outputs, StructuredOutputs),
+            "structured_outputs",
+            "StructuredOutputs",
+            self.structured_outputs,
+        )
+        _check(isinstance(self.logit_bias, Mapping), "logit_bias", "a mapping", self.logit_bias)
 
     def _check_counts(self) -> None:
         _check(_is_int(self.n) and 1 <= self.n <= N_MAX, "n", f"an integer in 1..{N_MAX}", self.n)
@@ -288,12 +354,13 @@ class SamplingParams:
         within("presence_penalty", -2.0, 2.0, "a number in [-2, 2]")
         within("frequency_penalty", -2.0, 2.0, "a number in [-2, 2]")
         _check(
-            _is_number(self.repetition_penalty) and 0 < self.repetition_penalty <= 100,
+            _is_number(self.repetition_penalty) and 0.01 <= self.repetition_penalty <= 100,
             "repetition_penalty",
-            "a number in (0, 100]",
+            "a number in [0.01, 100]",
             self.repetition_penalty,
         )
-        _check(_is_number(self.length_penalty), "length_penalty", "a number", self.length_penalty)
+        # Lengths go up to millions: beyond this their powers leave the range of a float.
+        within("length_penalty", -10.0, 10.0, "a number in [-10, 10]")
 
     def _check_tokens(self) -> None:
         _check(

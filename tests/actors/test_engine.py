@@ -662,6 +662,9 @@ async def test_a_priority_that_would_be_ignored_is_refused(autojump_clock: MockC
         ({"timeouts": 5}, "timeouts"),
         ({"deadline": "x"}, "deadline"),
         ({"priority": 1.5}, "priority"),
+        ({"priority": "x"}, "priority"),
+        ({"priority": None}, "priority"),
+        ({"priority": 10**400}, "priority"),
         ({"prefix": 5}, "prefix"),
         ({"prefix": "ab"}, "prefix"),
         ({"cache_salt": 5}, "cache_salt"),
@@ -673,7 +676,7 @@ async def test_a_priority_that_would_be_ignored_is_refused(autojump_clock: MockC
 async def test_arguments_of_another_type_are_refused_by_name_and_harm_nobody(
     arguments: dict[str, object], param: str, autojump_clock: MockClock
 ) -> None:
-    async with open_fake_engine() as house:
+    async with open_fake_engine(scheduling_policy="priority") as house:
         given = {"prompt": prompt(1), "sampling": GREEDY, **arguments}
         with pytest.raises(InvalidRequest) as caught:
             async with house.engine.generate(**given):  # type: ignore[arg-type] # that is the point

@@ -31,6 +31,9 @@ COUNTED_VALUES_MAX = 65_536
 """Values of a chat that are looked at for its size, in 10 ms. There are more only in arguments of
 tool calls; then the prompt is found to be too long after it was tokenized."""
 
+PRIORITY_MAX = 2**31 - 1
+"""A step of priority is worth seconds of waiting: this is for ever."""
+
 CHARS_PER_TOKEN_GUESS = 4
 """English text; the reservation is corrected once the real number is known."""
 
@@ -66,6 +69,10 @@ def check_arguments(
     number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
     require(deadline is None or number, "deadline", "a number of seconds", deadline)
     require(type(priority) is int, "priority", "an integer", priority)
+    if isinstance(priority, int) and abs(priority) > PRIORITY_MAX:
+        raise InvalidRequest(
+            f"priority must be between -{PRIORITY_MAX} and {PRIORITY_MAX}", param="priority"
+        )
     is_list = isinstance(prefix, Sequence) and not isinstance(prefix, (str, bytes, bytearray))
     require(is_list, "prefix", "token ids", prefix)
     for name, value in names.items():

@@ -10,14 +10,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from triolet.errors import RequestFailed
-from triolet.grammar.compile import check_limits, clip, compile_grammar
+from triolet.errors import InvalidRequest, RequestFailed
+from triolet.grammar.compile import check_limits, clip, compile_grammar, field_name
 from triolet.sampling_params import StructuredOutputs
 
 CACHED_GRAMMARS_MAX = 64
 """Compiled grammars kept; a large one takes a few megabytes."""
+
+
+LIMITS = LLParserLimits(initial_lexer_fuel=200_000)
+"""A fifth of llguidance's default for what a grammar may cost before its first token: it is
+compiled in the worker, where everybody waits. The other defaults bound the work per token."""
 
 
 class Matcher:
@@ -87,6 +92,7 @@ class GrammarCompiler:
             tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids)
         )
         self._compiled: OrderedDict[StructuredOutputs, LLMatcher] = OrderedDict()
+        self._refused: OrderedDict[StructuredOutputs, str] = OrderedDict()
 
     @classmethod
     def from_directory(
@@ -102,15 +108,12 @@ class GrammarCompiler:
         """A matcher that has seen the output so far. Releases the GIL while compiling.
 
         Raises:
-            RequestFailed: The grammar is not accepted here, or does not allow the output.
-            InvalidRequest: It is beyond the limits of `compile.py`.
+            RequestFailed: The grammar does not allow the output.
+            InvalidRequest: It cannot be followed: it is beyond a limit, or needs too much work.
         """
         compiled = self._compiled.get(structured)
         if compiled is None:
-            check_limits(structured)
-            compiled = LLMatcher(self._tokenizer, compile_grammar(structured), log_level=0)
-            if compiled.is_error():
-                raise RequestFailed(f"the grammar failed: {clip(compiled.get_error())}")
+            compiled = self._compile(structured)
             self._compiled[structured] = compiled
             if len(self._compiled) > CACHED_GRAMMARS_MAX:
                 self._compiled.popitem(last=False)
@@ -118,3 +121,26 @@ class GrammarCompiler:
         matcher = Matcher(compiled.deep_copy())
         matcher.accept(output_token_ids)
         return matcher
+
+    def _compile(self, structured: StructuredOutputs) -> LLMatcher:
+        """Compile, and go as far as the first mask: some grammars fail only there.
+
+        What failed is remembered: the same grammar must not cost a step twice.
+        """
+        if (reason := self._refused.get(structured)) is None:
+            check_limits(structured)
+            compiled = LLMatcher(
+                self._tokenizer, compile_grammar(structured), log_level=0, limits=LIMITS
+            )
+            if not compiled.is_error():
+                first = compiled.deep_copy()
+                first.compute_bitmask()
+                if not first.is_error():
+                    return compiled
+                compiled = first
+            reason = clip(compiled.get_error())
+            self._refused[structured] = reason
+            if len(self._refused) > CACHED_GRAMMARS_MAX:
+                self._refused.popitem(last=False)
+        param = field_name(structured)
+        raise InvalidRequest(f"{param} cannot be followed with this model: {reason}", param=param)

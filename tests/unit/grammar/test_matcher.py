@@ -130,7 +130,7 @@ def test_an_output_that_does_not_fit_fails_the_resume() -> None:
 
 
 def test_a_grammar_that_never_was_proved_fails_closed() -> None:
-    with pytest.raises(RequestFailed, match="the grammar failed"):
+    with pytest.raises(InvalidRequest, match="cannot be followed"):
         COMPILER.matcher(StructuredOutputs(regex="("), [])
     with pytest.raises(InvalidRequest, match="deep"):
         COMPILER.matcher(StructuredOutputs(regex="(" * 1000), [])
@@ -161,3 +161,13 @@ def test_without_tokenizer_or_eos_there_is_no_compiler(
 ) -> None:
     assert GrammarCompiler.from_directory(tmp_path / "nowhere", VOCAB, [EOS]) is None
     assert GrammarCompiler.from_directory(model_directory, VOCAB, []) is None
+
+
+def test_what_fails_at_its_first_token_is_the_callers_fault_and_costs_once() -> None:
+    structured = StructuredOutputs(grammar="start: start")
+    with pytest.raises(InvalidRequest, match="cannot be followed") as first:
+        COMPILER.matcher(structured, ())
+    with pytest.raises(InvalidRequest) as second:
+        COMPILER.matcher(structured, ())
+    assert first.value.message == second.value.message
+    assert str(first.value.param).startswith("structured_outputs.")
