@@ -65,6 +65,24 @@ def test_enqueued_requests_are_collected(llm: triolet.LLM) -> None:
         llm.wait(ids)
 
 
+def test_waiting_loses_no_result(llm: triolet.LLM) -> None:
+    mixed: list[str | list[int]] = ["a", [10**6], "b"]
+    ids = llm.enqueue(mixed, GREEDY)
+    with pytest.raises(KeyError):
+        llm.wait([ids[0], 12345])
+    with pytest.raises(InvalidRequest):
+        llm.wait()
+    assert [output.prompt for output in llm.wait()] == ["a", "b"]
+    assert llm.wait() == []
+
+
+def test_more_requests_than_the_engine_admits_wait_for_room() -> None:
+    with triolet.LLM("tiny-random", max_live_requests=4, kv_cache_tokens=4096) as small:
+        one = triolet.SamplingParams(max_tokens=1)
+        assert len(small.generate(["a"] * 20, one, progress=False)) == 20
+        assert len(small.wait(small.enqueue(["a"] * 20, one))) == 20
+
+
 def test_one_bad_prompt_fails_the_call_and_the_next_call_works(llm: triolet.LLM) -> None:
     with pytest.raises(InvalidRequest, match="vocabulary"):
         llm.generate([[40], [10**7], [41]], GREEDY, progress=False)

@@ -104,8 +104,24 @@ trio.run(main)
 """
 
 
-def test_no_worker_outlives_a_host_that_is_killed() -> None:
-    host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE)
+FORK_ONCE = """                import os, signal
+                if not globals().get("forked"):
+                    globals()["forked"] = True
+                    if os.fork() == 0:
+                        # Holds every descriptor of its parent, as pools of processes do.
+                        signal.alarm(10)
+                        signal.pause()
+"""
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_no_worker_outlives_a_host_that_is_killed(forks: bool) -> None:
+    program = (
+        HOST.replace("                print", FORK_ONCE + "                print")
+        if forks
+        else HOST
+    )
+    host = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert host.stdout is not None
     assert host.stdout.readline() == b"going\n"
     (worker,) = children(host.pid)

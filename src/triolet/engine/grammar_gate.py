@@ -38,8 +38,14 @@ async def answer_in_process(question: bytes) -> bytes:
         stderr=subprocess.DEVNULL,
         check=False,
         start_new_session=True,
+        deliver_cancel=_kill,
     )
     return completed.stdout
+
+
+async def _kill(process: trio.Process) -> None:
+    """At once: a stopped or busy process does not listen to anything milder."""
+    process.kill()
 
 
 async def answer_inline(question: bytes) -> bytes:

@@ -21,13 +21,16 @@ from triolet.config import EngineConfig
 from triolet.engine.blocking_portal import EnginePortal
 from triolet.engine.client import EngineStatistics, Prompt
 from triolet.engine.engine import Engine
-from triolet.errors import InvalidRequest, QueueFull
+from triolet.errors import InvalidRequest, QueueFull, TrioletError
 from triolet.output import TokenLogprobs, Usage
 from triolet.request import FinishReason
 from triolet.sampling_params import OutputKind, SamplingParams
 from triolet.tokenizer.tokenizer import Message, Tokenizer
 
 T = TypeVar("T")
+
+ROOM_CHECK_S = 0.05
+"""How often a request that does not fit into the engine's limits tries again."""
 
 
 @attrs.frozen
@@ -184,7 +187,7 @@ class LLM:
         """Start requests and return their ids at once; `wait` collects them."""
         ids: list[int] = []
         for request in _pair(_prompt_list(prompts), sampling_params, priority):
-            self._queued[self._next_id] = self._portal.start(_generate_one, request)
+            self._queued[self._next_id] = self._portal.start(_generate_patiently, request)
             ids.append(self._next_id)
             self._next_id += 1
         return ids
@@ -193,15 +196,26 @@ class LLM:
         """Wait for enqueued requests (all of them by default), in the order of `ids`.
 
         Raises:
-            KeyError: An id was never enqueued, or was waited for before.
+            KeyError: An id was never enqueued, or was waited for before; nothing is lost.
+            TrioletError: One of them failed; the others can still be waited for.
         """
-        futures = [self._queued.pop(i) for i in (list(self._queued) if ids is None else ids)]
+        wanted = list(self._queued) if ids is None else list(ids)
+        for i in wanted:
+            if i not in self._queued:
+                raise KeyError(i)
         try:
-            return [future.result() for future in futures]
-        except BaseException:  # Ctrl-C too: nothing may stay behind
-            for future in futures:
-                future.cancel()
+            outputs = [self._queued[i].result() for i in wanted]
+        except TrioletError:
+            # The one that failed has been told of; the others can still be waited for.
+            self._queued = {i: f for i, f in self._queued.items() if not _has_failed(f)}
             raise
+        except BaseException:  # Ctrl-C: nothing may stay behind
+            for i in wanted:
+                self._queued.pop(i).cancel()
+            raise
+        for i in wanted:
+            self._queued.pop(i, None)
+        return outputs
 
     def _run(self, requests: list[_Request], progress: bool) -> list[RequestOutput]:
         bar = _ProgressBar(len(requests), progress)
@@ -281,29 +295,30 @@ async def _generate_one(engine: Engine, request: _Request) -> RequestOutput:
         )
 
 
+async def _generate_patiently(engine: Engine, request: _Request) -> RequestOutput:
+    """Where a server would refuse, a script waits until there is room."""
+    while True:
+        try:
+            return await _generate_one(engine, request)
+        except QueueFull:
+            await trio.sleep(ROOM_CHECK_S)
+
+
+def _has_failed(future: concurrent.futures.Future[RequestOutput]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
 async def _generate_all(
     engine: Engine, requests: list[_Request], advance: Callable[[], None]
 ) -> list[RequestOutput]:
     """All requests, as many at a time as the engine admits; the first error ends the rest."""
     places = trio.CapacityLimiter(engine.config.scheduler.max_live_requests)
     results: dict[int, RequestOutput] = {}
-    changed = trio.Event()
 
     async def run(index: int, request: _Request) -> None:
-        nonlocal changed
         async with places:
-            while index not in results:
-                done_before, waiting = len(results), changed
-                try:
-                    results[index] = await _generate_one(engine, request)
-                except QueueFull:
-                    # A server would refuse; a script waits until something else has ended.
-                    if done_before == len(results):
-                        with trio.move_on_after(1.0):
-                            await waiting.wait()
+            results[index] = await _generate_patiently(engine, request)
         advance()
-        changed.set()
-        changed = trio.Event()
 
     error: Exception | None = None
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ from triolet.runner.worker import work
 
 RECEIVE_BYTES = 1 << 16
 EXIT_ORPHANED = 3
+PARENT_CHECK_S = 0.5
 
 
 class _SocketOutlet:
@@ -55,7 +57,7 @@ def main() -> None:
     """Serve one engine until it says End or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))
-    threading.Thread(target=_watch_lifeline, daemon=True).start()
+    threading.Thread(target=_watch_lifeline, args=(os.getppid(),), daemon=True).start()
     frames = _frames(connection)
     setup = frames.get()
     if not isinstance(setup, wire.Setup):
@@ -71,9 +73,17 @@ def main() -> None:
     os._exit(0)
 
 
-def _watch_lifeline() -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+def _watch_lifeline(parent: int) -> None:
+    """End this process when its parent is gone.
+
+    The end of standard input says so at once. A process that the parent has forked may hold
+    the other end open, so who our parent is is looked at too.
+    """
+    descriptor = sys.stdin.fileno()
+    while os.getppid() == parent:
+        readable, _, _ = select.select([descriptor], [], [], PARENT_CHECK_S)
+        if readable and not os.read(descriptor, 4096):
+            break
     os._exit(EXIT_ORPHANED)
 
 
