@@ -222,7 +222,7 @@ class InputProcessor:
 
         Returns:
             The parameters with `seed` and `max_tokens` set; `max_tokens` is cut to what the
-            context leaves.
+            context leaves, `top_k` to what the vocabulary holds.
 
         Raises:
             PromptTooLong: The prompt leaves no room for a token.
@@ -253,6 +253,8 @@ class InputProcessor:
             seed=seed,
             max_tokens=max_tokens,
             min_tokens=min(sampling.min_tokens, max_tokens),
+            # Any integer may ask for all tokens; the worker keeps it in 32 bits.
+            top_k=min(sampling.top_k, self._facts.vocab_size),
         )
 
     def _check_limits(self, sampling: SamplingParams) -> None:
