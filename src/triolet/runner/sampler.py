@@ -303,16 +303,33 @@ def draw(ops: Ops, logits: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor
         Tokens int64 [R], and their logits float32 [R]: NaN where there is no token, for a row's
         logits are not numbers (the token is 0 then, so that it can be looked up).
     """
-    # A kernel may raise on a row without a best logit, which would take all others down.
-    # Greedy rows need no pass of their own: the logit they chose shows it.
-    unsound = None if batch.all_greedy else zero_unsound_rows(logits)
-    tokens = ops.sample(logits, batch)
+    # Greedy rows need no look of their own: the logit they chose shows it.
+    if batch.all_greedy:
+        unsound, tokens = None, ops.sample(logits, batch)
+    elif logits.device.type == "cpu":
+        unsound, tokens = _draw_on_cpu(ops, logits, batch)
+    else:
+        unsound = zero_unsound_rows(logits)
+        tokens = ops.sample(logits, batch)
     none = tokens < 0  # how kernels say that a row has no best logit
     if unsound is not None:
         none = none | unsound
     tokens = tokens.clamp(min=0)
     chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
     return tokens, chosen.masked_fill(none, math.nan)
+
+
+def _draw_on_cpu(ops: Ops, logits: Tensor, batch: SamplingBatch) -> tuple[Tensor | None, Tensor]:
+    """Draw, and once more without them if there are unsound rows; bool [R], which, or None.
+
+    Kernels on the CPU look at every logit anyway and raise for a row without a best one, so a
+    pass over all of them in advance would only be paid for by those that are sound.
+    """
+    try:
+        return None, ops.sample(logits, batch)
+    except ValueError:
+        unsound = zero_unsound_rows(logits)
+        return unsound, ops.sample(logits, batch)
 
 
 def mask_padding(logits: Tensor, vocab_size: int) -> None:
