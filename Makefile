@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL_FAILED := the install failed, pip says above why; a download that broke off goes on with the same command
 
-.PHONY: serve chat test setup check fast lint types doctor clean help
+.PHONY: serve chat test setup check fast lint types doctor clean help attack
 
 serve: $(VENV)/.installed $(if $(filter demo,$(MODEL)),$(VENV)/.demo)
 	@exec $(BIN)/triolet serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
@@ -41,6 +41,17 @@ types: $(VENV)/.installed-test
 
 doctor: $(VENV)/.installed ## what is installed, and does it fit the machine
 	@exec $(BIN)/triolet doctor
+
+URL ?= http://127.0.0.1:$(PORT)
+ATTACK := build/schemathesis
+
+attack: ## generate requests for a running server, by schemathesis (URL=, own environment)
+	@test -x $(ATTACK)/bin/schemathesis || { $(PYTHON) -m venv $(ATTACK) && \
+	  $(ATTACK)/bin/python -m pip install -q --disable-pip-version-check 'schemathesis>=4,<5'; }
+	@# The 504 that it finds is the answer to a deadline_ms of 1.
+	cd build && schemathesis/bin/schemathesis run $(URL)/openapi.json --url $(URL) --phases coverage,fuzzing -n 50 \
+	  --checks not_a_server_error,response_schema_conformance,content_type_conformance \
+	  --exclude-path-regex 'debug|metrics' --request-timeout 30
 
 help:
 	@sed -n 's/^# \{0,1\}//; 1,6p' Makefile

@@ -97,6 +97,7 @@ LIMITS: Mapping[str, Schema] = {
     "bad_words": {"maxItems": BAD_WORDS_MAX},
     "allowed_token_ids": {"minItems": 1},
     "messages": {"minItems": 1},
+    "prompt": {"minItems": 1, "minLength": 1},
 }
 """What `SamplingParams` and the parsers check, by field."""
 
@@ -211,13 +212,22 @@ def _range_schema(bounds: Range, core_schema: Any, handler: Any) -> Schema:  # n
     return schema
 
 
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum")
+_LIMIT_WORDS = {
+    "integer": _BOUNDS,
+    "number": _BOUNDS,
+    "array": ("minItems", "maxItems"),
+    "string": ("minLength",),
+}
+
+
 def _as_the_converter_takes_it(schema: Schema) -> None:
     """Null means absent; the ranges of sampling parameters are checked behind the converter."""
     for name, value in schema.get("properties", {}).items():
         if name in LIMITS:
             for branch in value.get("anyOf", [value]):
-                if branch.get("type") in ("integer", "number", "array"):
-                    branch.update(LIMITS[name])
+                words = _LIMIT_WORDS.get(branch.get("type"), ())
+                branch |= {word: LIMITS[name][word] for word in words if word in LIMITS[name]}
         if name in schema.get("required", ()) or {"type": "null"} in value.get("anyOf", ()):
             continue
         plain = {key: value.pop(key) for key in list(value) if key not in ("default", "title")}

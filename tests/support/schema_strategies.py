@@ -54,7 +54,7 @@ class Strategies:
             case "boolean":
                 return st.booleans()
             case "string":
-                return TEXT
+                return TEXT.filter(lambda text: len(text) >= schema.get("minLength", 0))
             case "integer":
                 return st.integers(*_bounds(schema, 40))
             case "number":
