@@ -75,7 +75,8 @@ class CacheConfig:
     """The paged KV cache.
 
     Attributes:
-        block_size: Tokens per block (16 is vLLM's; smaller shares more, larger walks less).
+        block_size: Tokens per block: smaller shares more, larger walks less. Attention on AMX
+            reads blocks of 32 half again as fast as those of 16.
         kv_cache_memory_bytes: Size in bytes; wins over the two below.
         kv_cache_tokens: Size in tokens of full-attention context.
         kv_cache_fraction: On a CPU, share of the memory that is free after loading. A cache
@@ -86,7 +87,7 @@ class CacheConfig:
         enable_prefix_caching: Reuse the blocks of equal prefixes.
     """
 
-    block_size: int = 16
+    block_size: int = 32
     kv_cache_memory_bytes: int | None = None
     kv_cache_tokens: int | None = None
     kv_cache_fraction: float = 0.2
