@@ -190,6 +190,7 @@ async def test_every_pair_of_features_agrees_with_the_oracle(
         max_num_seqs=8,
         max_num_batched_tokens=row["step_tokens"],
         enable_prefix_caching=row["cache"] != "off",
+        block_size=16,
         # Scarce: room for one context and a little, so that five requests preempt each other.
         kv_cache_tokens=160 if row["pool"] == "scarce" else 4096,
     )
