@@ -33,6 +33,8 @@ from triolet.server.listeners import open_listeners
 from triolet.tokenizer.byte_tokenizer import ByteTokenizer
 
 CONTEXT = 1024
+_WARM_STEPS = 2
+"""Decode steps before the clock starts."""
 
 
 def settings(bench: Bench, max_num_seqs: int, *, eager: bool = False) -> EngineConfig:
@@ -57,10 +59,13 @@ def measure_decode(bench: Bench, report: Report) -> None:
     for eager in (True, False):
         config = settings(bench, max(sizes), eager=eager)
         runner = gpu_model.make_backend(config, gpu_model.facts_of(shape), fake=bench.dry_run)
-        runner.load(lambda _: None)
+        info = runner.load(lambda _: None)
+        context, steps = (20, 4) if bench.dry_run else (CONTEXT, 30)
         for size in sizes:
-            context = 20 if bench.dry_run else CONTEXT
-            ms = _decode_ms(runner, config, size, context, 3 if bench.dry_run else 30)
+            if size * (context + steps + info.block_size) > info.num_blocks * info.block_size:
+                report.errors.append(("decode", f"{size} sequences do not fit the KV cache"))
+                continue
+            ms = _decode_ms(runner, config, size, context, steps)
             moved = gpu_model.weight_bytes(shape, 2) + gpu_model.kv_bytes(shape, size * context, 2)
             floor = moved / bench.ceilings["copy GB/s"] / 1e6
             kind = "eager" if eager else "graph"
@@ -77,32 +82,42 @@ def measure_decode(bench: Bench, report: Report) -> None:
 def _decode_ms(
     runner: ModelRunner, config: EngineConfig, size: int, context: int, steps: int
 ) -> float:
-    """Milliseconds per decode step, two in flight, after a context that was never computed."""
-    per_sequence = -(-(context + steps + 2) // config.cache.block_size)
-    sampling = SamplingParams(temperature=0.0, seed=0)
-    new: list[SequenceState] = []
-    first: list[ScheduledSequence] = []
-    for i in range(size):
-        name = SequenceId(i)
-        new.append(SequenceState(name, [1] * context, context, sampling, 0, ()))
-        blocks = list(range(i * per_sequence, (i + 1) * per_sequence))
-        first.append(ScheduledSequence(name, context - 1, 1, (blocks,), True))
-    runner.launch(ScheduledBatch(1, 1, new, first, []))
-    start = time.perf_counter()
-    for step in range(1, steps):
+    """Milliseconds per decode step, two in flight, after a prefill of every sequence."""
+    _prefill(runner, config, size, context, steps)
+    for step in range(steps):
         rows = [
-            ScheduledSequence(SequenceId(i), context - 1 + step, 1, ([],), True)
-            for i in range(size)
+            ScheduledSequence(SequenceId(i), context + step, 1, ([],), True) for i in range(size)
         ]
         runner.launch(ScheduledBatch(1, 1 + step, [], rows, []))
-        runner.collect()
-        if step == 4:  # compiled, warm
+        if step == _WARM_STEPS:
             start = time.perf_counter()
+        if step:
+            runner.collect()
     runner.collect()
     elapsed = time.perf_counter() - start
     runner.launch(ScheduledBatch(1, steps + 1, [], [], [SequenceId(i) for i in range(size)]))
     runner.collect()
-    return elapsed * 1e3 / max(1, steps - 5)
+    return elapsed * 1e3 / (steps - _WARM_STEPS)
+
+
+def _prefill(
+    runner: ModelRunner, config: EngineConfig, size: int, context: int, steps: int
+) -> None:
+    """Compute the contexts, as many sequences at a time as a step has room for."""
+    per_sequence = -(-(context + steps + 1) // config.cache.block_size)
+    at_once = max(1, config.scheduler.max_num_batched_tokens // context)
+    sampling = SamplingParams(temperature=0.0, seed=0)
+    for first in range(0, size, at_once):
+        new: list[SequenceState] = []
+        rows: list[ScheduledSequence] = []
+        for i in range(first, min(first + at_once, size)):
+            name = SequenceId(i)
+            tokens = [1 + (i + j) % 200 for j in range(context)]
+            new.append(SequenceState(name, tokens, context, sampling, 0, ()))
+            blocks = list(range(i * per_sequence, (i + 1) * per_sequence))
+            rows.append(ScheduledSequence(name, 0, context, (blocks,), True))
+        runner.launch(ScheduledBatch(1, 0, new, rows, []))
+        assert not runner.collect().errors
 
 
 @attrs.frozen
