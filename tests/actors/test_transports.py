@@ -17,7 +17,7 @@ from triolet.errors import ConfigError, RunnerStuck
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.runner.backend import Progress
-from triolet.runner.process_transport import ProcessTransport
+from triolet.runner.process_transport import ProcessTransport, early_process
 from triolet.runner.transport import ThreadTransport, Transport, WorkerDied
 from triolet.runner.worker import WorkerSpec
 from triolet.testing.fake_runner import FakeRunner, expected_tokens, fake_facts
@@ -121,6 +121,57 @@ async def test_leaving_in_the_middle_of_a_step_kills_the_process() -> None:
             os.kill(pid, signal.SIGSTOP)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.slow
+async def test_an_early_process_becomes_the_first_worker_and_only_that() -> None:
+    with trio.fail_after(30):
+        async with early_process(SPEC.backend) as early:
+            transport = ProcessTransport(SPEC, early)
+            pids: list[int] = []
+            for step in (1, 2):
+                async with transport.open(lambda text: None, None) as worker:
+                    await worker.wait_ready()
+                    pids.append(worker.pid)  # type: ignore[attr-defined] # its own face
+                    await worker.submit(make_batch(1, step))
+                    assert (await worker.next_result()).step == step
+            assert pids[0] == early.process.pid != pids[1]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.slow
+async def test_an_early_process_that_nobody_takes_is_ended_at_once() -> None:
+    left = list[int]()
+    for _ in range(3):
+        with trio.fail_after(5), trio.CancelScope() as scope:
+            async with early_process(SPEC.backend) as early:
+                scope.cancel()
+                await trio.sleep_forever()
+        with pytest.raises(ProcessLookupError):
+            os.kill(early.process.pid, 0)
+        left.append(open_fds())
+    assert left[0] == left[1] == left[2]
+
+
+@pytest.mark.slow
+async def test_an_early_process_that_has_died_is_the_death_of_the_worker() -> None:
+    with trio.fail_after(30):
+        async with early_process(SPEC.backend) as early:
+            early.process.kill()
+            await early.process.wait()
+            with pytest.raises(WorkerDied, match="SIGKILL"):
+                async with ProcessTransport(SPEC, early).open(lambda text: None, None) as worker:
+                    await worker.wait_ready()
+
+
+@pytest.mark.slow
+async def test_a_module_that_cannot_be_imported_is_named() -> None:
+    spec = WorkerSpec(SPEC.config, SPEC.facts, "triolet.no_such_module:Backend")
+    with trio.fail_after(30), pytest.raises(WorkerDied, match="no_such_module"):
+        async with ProcessTransport(spec).open(lambda text: None, None) as worker:
+            await worker.wait_ready()
 
 
 async def test_a_thread_that_cannot_be_loaded_says_so() -> None:

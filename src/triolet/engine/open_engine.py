@@ -17,7 +17,7 @@ import logging
 import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import attrs
 import trio
@@ -41,7 +41,7 @@ from triolet.model_source.facts import ModelFacts
 from triolet.model_source.resolve import resolve
 from triolet.request import RequestId
 from triolet.runner.actor import DeviceRunner
-from triolet.runner.process_transport import ProcessTransport
+from triolet.runner.process_transport import ProcessTransport, WorkerProcess, early_process
 from triolet.runner.transport import ThreadTransport, Transport
 from triolet.runner.worker import WorkerSpec
 from triolet.scheduler.actor import StepLoop
@@ -123,22 +123,25 @@ async def open_engine(
         config = EngineConfig.of(model, **settings)
     elif settings:
         raise TypeError("give config or single settings, not both")
-    facts = await _resolve(config, progress)
-    tokenizer = await trio.to_thread.run_sync(load_tokenizer, facts)
-    spec = WorkerSpec(config, facts)
-    parts = EngineParts(
-        facts=facts,
-        tokenizer=tokenizer,
-        transport=(
-            ProcessTransport(spec) if config.runner.runner == "process" else ThreadTransport(spec)
-        ),
-        offload=ThreadOffload(OFFLOAD_THREADS),
-        rng=random.Random(secrets.randbits(64)),
-        id_prefix=f"req-{secrets.token_hex(4)}",
-        secret=secrets.token_bytes(32),
-    )
-    async with open_engine_from_parts(config, parts, progress) as engine:
-        yield engine
+    async with AsyncExitStack() as stack:
+        early: WorkerProcess | None = None
+        if config.runner.runner == "process":
+            # It imports while we look for the model and read the tokenizer.
+            early = await stack.enter_async_context(early_process())
+        facts = await _resolve(config, progress)
+        tokenizer = await trio.to_thread.run_sync(load_tokenizer, facts)
+        spec = WorkerSpec(config, facts)
+        parts = EngineParts(
+            facts=facts,
+            tokenizer=tokenizer,
+            transport=ThreadTransport(spec) if early is None else ProcessTransport(spec, early),
+            offload=ThreadOffload(OFFLOAD_THREADS),
+            rng=random.Random(secrets.randbits(64)),
+            id_prefix=f"req-{secrets.token_hex(4)}",
+            secret=secrets.token_bytes(32),
+        )
+        async with open_engine_from_parts(config, parts, progress) as engine:
+            yield engine
 
 
 @asynccontextmanager

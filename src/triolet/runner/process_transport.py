@@ -24,7 +24,7 @@ from triolet.messages.runner_to_scheduler import BatchResult, RunnerInfo
 from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.runner import wire
 from triolet.runner.transport import Worker, WorkerDied
-from triolet.runner.worker import WorkerSpec
+from triolet.runner.worker import MODEL_RUNNER, WorkerSpec
 
 log = logging.getLogger(__name__)
 
@@ -37,33 +37,96 @@ STDERR_LINES_KEPT = 20
 RECEIVE_BYTES = 1 << 16
 
 
-class ProcessTransport:
-    """Opens workers as child processes.
+class WorkerProcess:
+    """A child process that has not been told yet what to build.
+
+    It imports meanwhile what it will need, which takes torch longer than anything but loading.
 
     Args:
-        spec: What the worker builds; its options must be plain data.
+        process: The child.
+        stream: To it.
     """
 
-    def __init__(self, spec: WorkerSpec) -> None:
-        self._spec = spec
+    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
+        self.process = process
+        self.stream = stream
+        self._taken = False
 
-    @asynccontextmanager
-    async def open(
-        self, progress: Callable[[str], None], num_blocks: int | None
-    ) -> AsyncGenerator[Worker]:
-        """See `Transport.open`."""
+    @classmethod
+    async def start(cls, backend: str) -> WorkerProcess:
+        """Start a child. A checkpoint.
+
+        Args:
+            backend: Import path of the backend that it is going to build, see `WorkerSpec`.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "triolet.runner.worker_process", str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-m",
+                    "triolet.runner.worker_process",
+                    str(theirs.fileno()),
+                    backend.partition(":")[0],
+                ],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a Ctrl-C in the terminal is for us alone
             )
         ours.setblocking(False)
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        worker = _ProcessWorker(process, stream, progress)
+        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+
+    def take(self) -> bool:
+        """Own it from now on, and end it; False if somebody does already."""
+        taken, self._taken = self._taken, True
+        return not taken
+
+    async def discard(self) -> None:
+        """End a child that nobody has taken: it has nothing to finish. Call under a shield."""
+        if self.take():
+            self.process.kill()
+            await self.process.wait()
+            for pipe in (self.process.stdin, self.process.stderr, self.stream):
+                assert pipe is not None
+                await trio.aclose_forcefully(pipe)
+
+
+@asynccontextmanager
+async def early_process(backend: str = MODEL_RUNNER) -> AsyncGenerator[WorkerProcess]:
+    """A child for the first worker, while the model is still being looked for.
+
+    Leaving the block ends it, unless a transport has taken it over.
+    """
+    child = await WorkerProcess.start(backend)
+    try:
+        yield child
+    finally:
+        with bounded_shield(END_TIMEOUT_S, "no child may outlive its owner"):
+            await child.discard()
+
+
+class ProcessTransport:
+    """Opens workers as child processes.
+
+    Args:
+        spec: What the worker builds; its options must be plain data.
+        early: A child for the first worker, if one was started.
+    """
+
+    def __init__(self, spec: WorkerSpec, early: WorkerProcess | None = None) -> None:
+        self._spec = spec
+        self._early = early
+
+    @asynccontextmanager
+    async def open(
+        self, progress: Callable[[str], None], num_blocks: int | None
+    ) -> AsyncGenerator[Worker]:
+        """See `Transport.open`."""
+        child, self._early = self._early, None
+        if child is None or not child.take():
+            child = await WorkerProcess.start(self._spec.backend)
+        worker = _ProcessWorker(child.process, child.stream, progress)
         async with open_service_nursery() as nursery:
             nursery.start_soon(worker.log_stderr)
             try:

@@ -20,6 +20,9 @@ from triolet.messages.scheduler_to_runner import ScheduledBatch
 from triolet.model_source.facts import ModelFacts
 from triolet.runner.backend import RunnerBackend
 
+MODEL_RUNNER = "triolet.runner.model_runner:ModelRunner"
+"""The backend of real models."""
+
 
 @attrs.frozen
 class WorkerSpec:
@@ -34,7 +37,7 @@ class WorkerSpec:
 
     config: EngineConfig
     facts: ModelFacts
-    backend: str = "triolet.runner.model_runner:ModelRunner"
+    backend: str = MODEL_RUNNER
     options: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
 
     def build(self) -> RunnerBackend:

@@ -1,4 +1,4 @@
-"""`python -m triolet.runner.worker_process FD`: the worker process. No trio in here.
+"""`python -m triolet.runner.worker_process FD MODULE`: the worker process. No trio in here.
 
 The main thread computes. A reader thread takes frames from the socket FD; another waits for
 the end of standard input, the lifeline, and then ends the process at once, whatever it does.
@@ -6,6 +6,7 @@ the end of standard input, the lifeline, and then ends the process at once, what
 
 from __future__ import annotations
 
+import importlib
 import os
 import queue
 import select
@@ -59,6 +60,9 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_watch_lifeline, args=(os.getppid(),), daemon=True).start()
     frames = _frames(connection)
+    # The engine may still be looking for its model; what fails here says so in the log, and
+    # the end of this process is that of the worker.
+    importlib.import_module(sys.argv[2])
     setup = frames.get()
     if not isinstance(setup, wire.Setup):
         sys.exit("the first frame must be a Setup")
