@@ -188,6 +188,20 @@ def test_a_row_without_a_best_logit_fails_alone() -> None:
     assert [(s.state.sequence_id, "not numbers" in text) for s, text in rows.errors] == [(0, True)]
 
 
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_row_that_cannot_be_drawn_fails_alone(broken: float) -> None:
+    sampling = [
+        SamplingParams(temperature=1.0, seed=seed, top_p=0.9, logprobs=0) for seed in range(3)
+    ]
+    sound = random_logits(3)
+    logits = sound.clone()
+    logits[1] = broken
+    rows = [sample(part, sampling) for part in (sound, logits)]
+    expected, found = rows
+    assert found.token_ids == [expected.token_ids[0], expected.token_ids[2]]
+    assert [s.state.sequence_id for s, _ in found.errors] == [1]
+
+
 def test_logprobs_of_impossible_tokens_have_the_floor() -> None:
     logits = random_logits(1)
     logits[0, 7:] = -math.inf
