@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL_FAILED := the install failed, pip says above why; a download that broke off goes on with the same command
 
-.PHONY: serve chat test setup check fast lint types doctor clean help attack
+.PHONY: serve chat test setup check fast lint types doctor clean help attack clients
 
 serve: $(VENV)/.installed $(if $(filter demo,$(MODEL)),$(VENV)/.demo)
 	@exec $(BIN)/triolet serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
@@ -52,6 +52,12 @@ attack: ## generate requests for a running server, by schemathesis (URL=, own en
 	cd build && schemathesis/bin/schemathesis run $(URL)/openapi.json --url $(URL) --phases coverage,fuzzing -n 50 \
 	  --checks not_a_server_error,response_schema_conformance,content_type_conformance \
 	  --exclude-path-regex 'debug|metrics' --request-timeout 30
+
+clients: ## run client libraries against a running server (URL=, own environment)
+	@test -x build/clients/bin/llm || { $(PYTHON) -m venv build/clients && \
+	  build/clients/bin/python -m pip install -q --disable-pip-version-check \
+	  langchain-openai litellm instructor 'pydantic-ai-slim[openai]' llm; }
+	build/clients/bin/python tests/clients/run_clients.py $(URL)
 
 help:
 	@sed -n 's/^# \{0,1\}//; 1,6p' Makefile
