@@ -46,21 +46,19 @@ def with_tools_stated(
 def with_calls_written(messages: Sequence[Mapping[str, object]]) -> TemplateMessages:
     """The chat with calls and their results as text; results in a row become one message."""
     out: list[dict[str, object]] = []
-    in_results = False
+    results: list[str] = []
     for message in messages:
-        copy: dict[str, object] = dict(message)
-        is_result = copy.get("role") == "tool"
-        if is_result:
-            copy = {
-                "role": "user",
-                "content": f"<tool_response>\n{copy.get('content') or ''}\n</tool_response>",
-            }
-        if is_result and in_results:
-            out[-1]["content"] = f"{out[-1]['content']}\n{copy['content']}"
-        else:
-            out.append(_call_written(copy))
-        in_results = is_result
-    return tuple(out)
+        if message.get("role") == "tool":
+            results.append(f"<tool_response>\n{message.get('content') or ''}\n</tool_response>")
+            continue
+        out += _results_written(results)
+        results = []
+        out.append(_call_written(dict(message)))
+    return (*out, *_results_written(results))
+
+
+def _results_written(results: list[str]) -> list[dict[str, object]]:
+    return [{"role": "user", "content": "\n".join(results)}] if results else []
 
 
 def _call_written(message: dict[str, object]) -> dict[str, object]:
