@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bench.gpu_report import Report, time_ms
 from support.paged import BlockTables, naive_attention
+from triolet.config import CacheConfig
 from triolet_kernels.cuda import TritonOps
 from triolet_kernels.ops import AttentionBatch, AttentionSpec, SamplingBatch
 from triolet_kernels.reference.reference_ops import ReferenceOps
@@ -25,7 +26,8 @@ from triolet_kernels.triton.launch_table import AttentionOp, Launch, LaunchKey
 from triolet_kernels.triton.paged_decode import paged_decode
 from triolet_kernels.triton.paged_prefill import paged_prefill
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = CacheConfig().block_size
+"""The engine's default: what is tuned is what runs."""
 
 
 @dataclasses.dataclass(frozen=True)

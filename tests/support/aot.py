@@ -162,9 +162,9 @@ _ATTENTION_TYPES = {
 _SHAPES = (
     # label, D, G, BS, dtype, window, cap, sinks: a common model of each kind
     ("d64g7 qwen2.5-0.5b", 64, 7, 16, "bf16", 0, False, False),
-    ("d128g4 llama-3.1-8b", 128, 4, 16, "bf16", 0, False, False),
-    ("d128g4 fp16", 128, 4, 32, "fp16", 0, False, False),
-    ("d256g4 gemma-3", 256, 4, 16, "bf16", 512, False, False),
+    ("d128g4 llama-3.1-8b", 128, 4, 32, "bf16", 0, False, False),
+    ("d128g4 fp16", 128, 4, 16, "fp16", 0, False, False),
+    ("d256g4 gemma-3", 256, 4, 32, "bf16", 512, False, False),
     ("d256g2 gemma-2", 256, 2, 16, "bf16", 4096, True, False),
     ("d64g8 gpt-oss", 64, 8, 16, "bf16", 128, False, True),
     ("d512g8 widest", 512, 8, 16, "bf16", 0, False, False),
