@@ -106,11 +106,8 @@ def test_a_quotation_is_short_and_can_be_encoded(text: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {
-            "a": list(range(200_000)),
-            "b": [[1.5] * 100_000, {"c\\": [True, None] * 60_000}],
-            "d": [],
-        },
+        {"tokens": list(range(200_000)), "prompt": [[1.5] * 100_000, [True, None] * 60_000]},
+        {"a\\": {"b": ["", list(range(99_999))]}, "prompt": [[[]], [2] * 90_000], "d": []},
         {"a": [], "b": " " * PIECE_BYTES},
         {"prompt": [[7] * 50_000, [8] * 90_000, "x", [9] * 90_000], "n": 1},
     ],
