@@ -316,8 +316,8 @@ def _play(tree: Path, sender: multiprocessing.connection.Connection) -> None:
 
 def _first_violation(tree: Path) -> str:
     from triolet.testing import simulation
-    from triolet.testing.sweeps import SweepReport, cancel_sweep, crash_sweep, shutdown_sweep
     from triolet.testing.scenario import load_scenario
+    from triolet.testing.sweeps import SweepReport, cancel_sweep, crash_sweep, shutdown_sweep
 
     assert Path(simulation.__file__).is_relative_to(tree), "the installed code was loaded"
     scenarios = [load_scenario(path) for path in sorted((tree.parent / "scenarios").glob("*.toml"))]

@@ -6,8 +6,8 @@ import functools
 from collections import Counter
 from pathlib import Path
 
-from triolet.testing.sweeps import SweepReport, sweep_seeds
 from triolet.testing.scenario import Scenario, load_scenario
+from triolet.testing.sweeps import SweepReport, sweep_seeds
 
 FOLDER = Path(__file__).parents[1] / "simulation" / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from triolet.errors import ConfigError
+from triolet.testing.scenario import Scenario, load_scenario
 from triolet.testing.sweeps import (
     SweepReport,
     cancel_sweep,
@@ -21,7 +22,6 @@ from triolet.testing.sweeps import (
     shutdown_sweep,
     sweep_seeds,
 )
-from triolet.testing.scenario import Scenario, load_scenario
 
 PAIRS = 200
 """Pairs of cancels of one sweep: their full number is that of the ticks, squared."""
