@@ -270,24 +270,17 @@ class SamplingParams:
         return self.temperature <= TEMPERATURE_GREEDY_MAX
 
     def _check_types(self) -> None:
+        """Annotations promise these; callers without a type checker may break them."""
+
+        def require(name: str, kinds: type | tuple[type, ...], wanted: str) -> None:
+            value: object = getattr(self, name)
+            _check(isinstance(value, kinds), name, wanted, value)
+
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
-            _check(
-                isinstance(getattr(self, name), bool), name, "true or false", getattr(self, name)
-            )
-        _check(
-            isinstance(self.output_kind, OutputKind),
-            "output_kind",
-            "an OutputKind",
-            self.output_kind,
-        )
-        _check(
-            self.structured_outputs is None
-            or isinstance(self.structured_outputs, StructuredOutputs),
-            "structured_outputs",
-            "StructuredOutputs",
-            self.structured_outputs,
-        )
-        _check(isinstance(self.logit_bias, Mapping), "logit_bias", "a mapping", self.logit_bias)
+            require(name, bool, "true or false")
+        require("output_kind", OutputKind, "an OutputKind")
+        require("structured_outputs", (StructuredOutputs, type(None)), "StructuredOutputs")
+        require("logit_bias", Mapping, "a mapping")
 
     def _check_counts(self) -> None:
         _check(_is_int(self.n) and 1 <= self.n <= N_MAX, "n", f"an integer in 1..{N_MAX}", self.n)

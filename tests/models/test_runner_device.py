@@ -87,7 +87,7 @@ def test_devices_that_are_not_there_are_config_errors(name: str) -> None:
 
 def test_bytes_win_over_tokens_and_tokens_over_the_fraction() -> None:
     def blocks(**settings: object) -> int:
-        cache = CacheConfig(**settings)  # type: ignore[arg-type]  # by name
+        cache = CacheConfig(block_size=16, **settings)  # type: ignore[arg-type]  # by name
         return kv_tensors.blocks_in_budget(cache, 3, block_bytes=100, free_bytes=10_000)
 
     assert blocks(kv_cache_memory_bytes=2_050, kv_cache_tokens=16) == 20
