@@ -387,6 +387,14 @@ def test_a_small_pool_lowers_the_context_and_says_so(caplog: pytest.LogCaptureFi
     assert "lowered from 256 to 64" in caplog.text
 
 
+@pytest.mark.parametrize("quantization", ["w8a8", "w4a8"])
+def test_the_description_names_the_quantization(quantization: str) -> None:
+    if SETTINGS["kernels"] != "native":
+        pytest.skip("only the native kernels quantize")
+    info = runner(settings={"quantization": quantization}).load(lambda _: None)
+    assert f"float32 with weights in {quantization} on cpu" in info.description
+
+
 def test_a_pool_is_cut_to_what_can_be_used() -> None:
     info = runner(
         settings={"kv_cache_memory_bytes": 1 << 30, "max_model_len": 32, "max_num_seqs": 2}

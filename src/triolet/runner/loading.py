@@ -86,17 +86,19 @@ def load_grammars(facts: ModelFacts) -> GrammarCompiler | None:
         return None
 
 
-def describe(info: RunnerInfo, model: CausalLM, wanted: int) -> str:
+def describe(info: RunnerInfo, model: CausalLM, wanted: int, quantization: str | None) -> str:
     """One line for people; a shortened context is also a warning in the log.
 
     Args:
         info: The runner.
         model: Its model.
         wanted: Context that was asked for.
+        quantization: Of the weights.
     """
     size = info.num_blocks * info.block_bytes >> 20
+    dtype = info.dtype if quantization is None else f"{info.dtype} with weights in {quantization}"
     text = (
-        f"{model.description}, {info.dtype} on {info.device}, "
+        f"{model.description}, {dtype} on {info.device}, "
         f"{info.threads} threads, KV cache of {info.num_blocks} blocks ({size} MiB), "
         f"contexts up to {info.max_model_len} tokens"
     )

@@ -192,7 +192,8 @@ class ModelRunner:
             dtype=str(dtype).removeprefix("torch."),
             threads=threads,
         )
-        return attrs.evolve(info, description=loading.describe(info, model, wanted))
+        description = loading.describe(info, model, wanted, config.model.quantization)
+        return attrs.evolve(info, description=description)
 
     def launch(self, batch: ScheduledBatch) -> None:
         """See `RunnerBackend.launch`."""
