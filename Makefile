@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL_FAILED := the install failed, pip says above why; a download that broke off goes on with the same command
 
-.PHONY: serve chat test setup check fast lint types doctor clean help attack clients
+.PHONY: serve chat test setup check fast lint types doctor clean help attack clients bench
 
 serve: $(VENV)/.installed $(if $(filter demo,$(MODEL)),$(VENV)/.demo)
 	@exec $(BIN)/triolet serve "$(MODEL)" --host "$(HOST)" --port "$(PORT)"
@@ -58,6 +58,9 @@ clients: ## run client libraries against a running server (URL=, own environment
 	  build/clients/bin/python -m pip install -q --disable-pip-version-check \
 	  langchain-openai litellm instructor 'pydantic-ai-slim[openai]' llm; }
 	build/clients/bin/python tests/clients/run_clients.py $(URL)
+
+bench: $(VENV)/.installed $(VENV)/.demo ## triolet beside the peers under $$PEERS, on the same requests (MODEL=, BENCH=options)
+	$(BIN)/python tests/bench/run.py --model "$(MODEL)" $(BENCH)
 
 help:
 	@sed -n 's/^# \{0,1\}//; 1,6p' Makefile
