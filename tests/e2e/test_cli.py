@@ -84,7 +84,7 @@ def test_serve_answers_prints_what_it_chose_and_ends_on_sigterm(
         assert process.returncode == 0
     assert "tiny-random, LlamaForCausalLM" in stderr
     assert "float32" in stderr or "bfloat16" in stderr
-    assert "KV blocks of 16 tokens" in stderr
+    assert "KV blocks of 32 tokens" in stderr
     assert "7 sequences and 1024 tokens in a step" in stderr
     assert f"curl {url}/v1/chat/completions" in stderr
     assert "Traceback" not in stderr
