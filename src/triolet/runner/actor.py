@@ -161,26 +161,24 @@ class DeviceRunner:
                 await worker.submit(batch)
 
     async def _collect(self, worker: Worker, info: RunnerInfo) -> None:
-        while True:
-            result: BatchResult | None = None
-            with trio.CancelScope() as self._step_timer:
-                self._set_timer()
+        with trio.CancelScope() as self._step_timer:
+            self._set_timer()
+            while True:
                 try:
                     result = await worker.next_result()
                 except WorkerDied:
                     raise
                 except Exception as error:
                     raise WorkerDied(f"a step failed: {_describe(error)}") from error
-            if result is None:
-                raise WorkerDied(
-                    f"a step took longer than {self._config.step_timeout_s:g} s (step_timeout_s)",
-                    "hang",
-                )
-            self._check(result, info)
-            self._in_flight.popleft()
-            self._steps += 1
-            self._faults.hit("runner.after_result")
-            self._scheduler.send_nowait(result)
+                self._check(result, info)
+                self._in_flight.popleft()
+                self._steps += 1
+                self._faults.hit("runner.after_result")
+                self._scheduler.send_nowait(result)
+                self._set_timer()
+        raise WorkerDied(
+            f"a step took longer than {self._config.step_timeout_s:g} s (step_timeout_s)", "hang"
+        )
 
     def _set_timer(self) -> None:
         self._step_timer.deadline = (

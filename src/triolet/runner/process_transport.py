@@ -44,12 +44,13 @@ class WorkerProcess:
 
     Args:
         process: The child.
-        stream: To it.
+        connection: Our end of the socket pair, not blocking.
     """
 
-    def __init__(self, process: trio.Process, stream: trio.SocketStream) -> None:
+    def __init__(self, process: trio.Process, connection: socket.socket) -> None:
         self.process = process
-        self.stream = stream
+        self.connection = connection
+        self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
         self._taken = False
 
     @classmethod
@@ -75,7 +76,7 @@ class WorkerProcess:
                 start_new_session=True,  # a Ctrl-C in the terminal is for us alone
             )
         ours.setblocking(False)
-        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        return cls(process, ours)
 
     def take(self) -> bool:
         """Own it from now on, and end it; False if somebody does already."""
@@ -126,7 +127,7 @@ class ProcessTransport:
         child, self._early = self._early, None
         if child is None or not child.take():
             child = await WorkerProcess.start(self._spec.backend)
-        worker = _ProcessWorker(child.process, child.stream, progress)
+        worker = _ProcessWorker(child, progress)
         async with open_service_nursery() as nursery:
             nursery.start_soon(worker.log_stderr)
             try:
@@ -141,11 +142,10 @@ class ProcessTransport:
 class _ProcessWorker:
     """`Worker` over frames."""
 
-    def __init__(
-        self, process: trio.Process, stream: trio.SocketStream, progress: Callable[[str], None]
-    ) -> None:
-        self._process = process
-        self._stream = stream
+    def __init__(self, child: WorkerProcess, progress: Callable[[str], None]) -> None:
+        self._process = child.process
+        self._connection = child.connection
+        self._stream = child.stream
         self._report_progress = progress
         self._reader = wire.FrameReader()
         self._last_lines: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
@@ -204,9 +204,13 @@ class _ProcessWorker:
                     return frame
 
     async def _receive(self) -> None:
+        # The stream would try to read before it waits, but a step is never done so soon.
+        await trio.lowlevel.wait_readable(self._connection)
         try:
-            data = await self._stream.receive_some(RECEIVE_BYTES)
-        except trio.BrokenResourceError:
+            data = self._connection.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return  # woken for nothing
+        except OSError:
             data = b""
         if not data:
             raise await self._death()
