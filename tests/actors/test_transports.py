@@ -123,11 +123,14 @@ async def test_leaving_in_the_middle_of_a_step_kills_the_process() -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("told_early", [False, True])
 @pytest.mark.slow
-async def test_an_early_process_becomes_the_first_worker_and_only_that() -> None:
+async def test_an_early_process_becomes_the_first_worker_and_only_that(told_early: bool) -> None:
     with trio.fail_after(30):
         async with early_process(SPEC.backend) as early:
             transport = ProcessTransport(SPEC, early)
+            if told_early:
+                await early.set_up(SPEC)
             pids: list[int] = []
             for step in (1, 2):
                 async with transport.open(lambda text: None, None) as worker:
@@ -161,6 +164,7 @@ async def test_an_early_process_that_has_died_is_the_death_of_the_worker() -> No
         async with early_process(SPEC.backend) as early:
             early.process.kill()
             await early.process.wait()
+            await early.set_up(SPEC)
             with pytest.raises(WorkerDied, match="SIGKILL"):
                 async with ProcessTransport(SPEC, early).open(lambda text: None, None) as worker:
                     await worker.wait_ready()

@@ -126,11 +126,13 @@ async def open_engine(
     async with AsyncExitStack() as stack:
         early: WorkerProcess | None = None
         if config.runner.runner == "process":
-            # It imports while we look for the model and read the tokenizer.
+            # It imports while we look for the model, and loads while we read the tokenizer.
             early = await stack.enter_async_context(early_process())
         facts = await _resolve(config, progress)
-        tokenizer = await trio.to_thread.run_sync(load_tokenizer, facts)
         spec = WorkerSpec(config, facts)
+        if early is not None:
+            await early.set_up(spec)
+        tokenizer = await trio.to_thread.run_sync(load_tokenizer, facts)
         parts = EngineParts(
             facts=facts,
             tokenizer=tokenizer,

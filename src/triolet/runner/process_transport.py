@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -38,19 +38,22 @@ RECEIVE_BYTES = 1 << 16
 
 
 class WorkerProcess:
-    """A child process that has not been told yet what to build.
+    """A child process that nobody drives yet.
 
     It imports meanwhile what it will need, which takes torch longer than anything but loading.
 
-    Args:
+    Attributes:
         process: The child.
         connection: Our end of the socket pair, not blocking.
+        stream: The same, as a stream.
+        is_set_up: Whether it was told what to build.
     """
 
     def __init__(self, process: trio.Process, connection: socket.socket) -> None:
         self.process = process
         self.connection = connection
         self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
+        self.is_set_up = False
         self._taken = False
 
     @classmethod
@@ -77,6 +80,15 @@ class WorkerProcess:
             )
         ours.setblocking(False)
         return cls(process, ours)
+
+    async def set_up(self, spec: WorkerSpec) -> None:
+        """Let it build its backend before anybody takes it. A checkpoint.
+
+        A child that has died is no error here: whoever takes it finds out.
+        """
+        self.is_set_up = True
+        with suppress(trio.BrokenResourceError):
+            await self.stream.send_all(wire.encode(wire.Setup(spec, None)))
 
     def take(self) -> bool:
         """Own it from now on, and end it; False if somebody does already."""
@@ -131,7 +143,8 @@ class ProcessTransport:
         async with open_service_nursery() as nursery:
             nursery.start_soon(worker.log_stderr)
             try:
-                await worker.send(wire.Setup(self._spec, num_blocks))
+                if not child.is_set_up:
+                    await worker.send(wire.Setup(self._spec, num_blocks))
                 yield worker
             finally:
                 with bounded_shield(2 * END_TIMEOUT_S, "no child may outlive its owner"):
