@@ -218,7 +218,9 @@ class SamplingParams:
         output_kind: Which part each output object carries.
         structured_outputs: A grammar the output must follow.
         logits_processors: Names of processors registered with the engine, applied in order.
-        beam_width: Beam search of this width instead of sampling; n outputs are returned.
+        beam_width: Beam search of this width instead of sampling; n outputs are returned, at
+            the end, so a deadline that passes before it is `DeadlineExceeded`. It ranks raw
+            log-probabilities: temperature, top_k, top_p, min_p and seed have no part in it.
         length_penalty: Beam score is cumulative logprob / length ** length_penalty.
 
     Raises:

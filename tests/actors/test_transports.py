@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from support.batches import PROMPT, make_batch
 from triolet.config import EngineConfig
+from triolet.engine.open_engine import open_engine_from_parts
 from triolet.errors import ConfigError, RunnerStuck
 from triolet.messages.runner_to_scheduler import RunnerInfo
 from triolet.messages.scheduler_to_runner import ScheduledBatch
@@ -20,6 +21,8 @@ from triolet.runner.backend import Progress
 from triolet.runner.process_transport import ProcessTransport, early_process
 from triolet.runner.transport import ThreadTransport, Transport, WorkerDied
 from triolet.runner.worker import WorkerSpec
+from triolet.sampling_params import SamplingParams
+from triolet.testing.engines import fake_parts
 from triolet.testing.fake_runner import FakeRunner, expected_tokens, fake_facts
 
 SPEC = WorkerSpec(EngineConfig.of("fake"), fake_facts(), "triolet.testing.fake_runner:FakeRunner")
@@ -193,4 +196,17 @@ async def test_a_stuck_thread_is_reported_within_a_bound() -> None:
             await worker.wait_ready()
             await worker.submit(make_batch(1, 1))
             await trio.sleep(0.05)
+    Deaf.let_go.set()
+
+
+async def test_leaving_an_engine_with_a_stuck_thread_raises_runner_stuck() -> None:
+    Deaf.let_go.clear()
+    transport = ThreadTransport(spec_of(Deaf), join_timeout_s=0.2)
+    parts = fake_parts(SPEC.facts, transport)
+    with pytest.raises(RunnerStuck), trio.fail_after(20):
+        async with (
+            open_engine_from_parts(SPEC.config, parts) as engine,
+            engine.generate([40], SamplingParams(max_tokens=5)),
+        ):
+            await trio.sleep(0.1)
     Deaf.let_go.set()

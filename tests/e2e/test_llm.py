@@ -108,6 +108,35 @@ def test_it_works_inside_running_loops_and_threads(llm: triolet.LLM) -> None:
     assert results == [1]
 
 
+FORK = """
+import os, sys, triolet
+llm = triolet.LLM("tiny-random", kv_cache_tokens=4096)
+pid = os.fork()
+if pid == 0:
+    try:
+        llm.generate("x", progress=False)
+    except triolet.NotServing as error:
+        print("child:", error, flush=True)
+    sys.exit(0)
+os.waitpid(pid, 0)
+print("parent:", len(llm.generate("x", triolet.SamplingParams(max_tokens=2), progress=False)))
+llm.close()
+"""
+
+
+def test_a_forked_child_is_told_and_its_parent_goes_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", FORK],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "child: this LLM was opened by the process that forked" in done.stdout
+    assert done.stdout.endswith("parent: 1\n")
+
+
 def test_a_closed_llm_says_so_and_closing_twice_is_fine() -> None:
     llm = triolet.LLM("tiny-random")
     llm.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar, cast
@@ -31,11 +32,17 @@ class EnginePortal:
 
     def __init__(self) -> None:
         self._opened: concurrent.futures.Future[Engine] = concurrent.futures.Future()
+        self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._close_asked: trio.Event | None = None
         self._end: BaseException | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened it: a fork has a copy of the object and no threads."""
+        return os.getpid() == self._pid
 
     @property
     def engine(self) -> Engine:
@@ -73,6 +80,7 @@ class EnginePortal:
     ) -> concurrent.futures.Future[R]:
         """Run `function(engine, *args)` in the trio thread; cancelling the future cancels it."""
         future: concurrent.futures.Future[R] = concurrent.futures.Future()
+        self._check_process()
         assert self._token is not None
         try:
             self._token.run_sync_soon(self._spawn, function, args, future)
@@ -83,8 +91,8 @@ class EnginePortal:
     def close(self) -> None:
         """Leave the engine's block and join the thread."""
         thread = self._thread
-        if thread is None:
-            return
+        if thread is None or os.getpid() != self._pid:
+            return  # closed already, or a fork's copy: the engine is its parent's
         if self._token is not None:
             with contextlib.suppress(trio.RunFinishedError):  # it has ended by itself
                 self._token.run_sync_soon(self._ask_close)
@@ -92,6 +100,13 @@ class EnginePortal:
         self._thread = None
         if isinstance(self._end, TrioletError):
             raise self._end
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise NotServing(
+                "this LLM was opened by the process that forked this one, and its threads are "
+                "there; open another one here"
+            )
 
     def _ask_close(self) -> None:
         assert self._close_asked is not None

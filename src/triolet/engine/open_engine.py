@@ -35,7 +35,7 @@ from triolet.engine.life import FINISHED
 from triolet.engine.offload import Offload, ThreadOffload
 from triolet.engine.sight import EngineSight
 from triolet.engine.wiring import Wiring
-from triolet.errors import ConfigError, EngineDead, TrioletError
+from triolet.errors import ConfigError, EngineDead, RunnerStuck, TrioletError
 from triolet.messages.runner_to_scheduler import RunnerInfo, RunnerReady
 from triolet.model_source.facts import ModelFacts
 from triolet.model_source.resolve import resolve
@@ -163,7 +163,8 @@ async def open_engine_from_parts(
             nursery.cancel_scope.cancel(reason="the engine is closed")
     # The body went well although the engine did not: nobody may take that for success.
     if engine.death is not None:
-        raise engine.death
+        stuck = engine.death.__cause__
+        raise stuck if isinstance(stuck, RunnerStuck) else engine.death
 
 
 class _House:

@@ -333,6 +333,8 @@ async def _generate_all(
 
 
 def _close_dropped(portal: EnginePortal) -> None:
+    if not portal.is_ours:
+        return
     warnings.warn(
         "an LLM was dropped without close(); use `with LLM(...) as llm:`",
         ResourceWarning,
