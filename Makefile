@@ -26,7 +26,7 @@ test: setup check ## lint, types and all tests
 
 check: lint types
 
-setup: $(VENV)/.installed-test $(VENV)/.demo ## everything for working on triolet
+setup: $(VENV)/.installed-test $(VENV)/.demo $(VENV)/.demo-gemma ## everything for working on triolet
 
 fast: $(VENV)/.installed-test ## the inner loop: no slow tests
 	$(BIN)/python -m pytest -q
@@ -94,6 +94,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 $(VENV)/.demo: $(VENV)/.installed
 	@$(BIN)/triolet pull demo > /dev/null || { \
 	  echo "make serve MODEL=tiny-random needs no download; MODEL=<directory> serves your own"; exit 1; }
+	@touch $@
+
+# The second real model of the tests: sliding windows and a vocabulary of 262k tokens.
+$(VENV)/.demo-gemma: $(VENV)/.installed
+	@$(BIN)/triolet pull demo-gemma > /dev/null || { echo "$(INSTALL_FAILED)"; exit 1; }
 	@touch $@
 
 clean: ## remove what make made
