@@ -340,3 +340,25 @@ async def test_head_is_answered_without_a_body() -> None:
         head = await client.read_until(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         assert (await client.answer()).json() == {"status": "serving"}
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (b"GET /health HTTP/3.0\r\nHost: t\r\n\r\n", 505),
+    ],
+)
+async def test_a_request_with_two_lengths_or_another_version_is_refused_and_cut_off(
+    request_bytes: bytes, status: int
+) -> None:
+    async with live_server() as server, await server.connect() as client:
+        await client.send(request_bytes + GET_HEALTH)
+        answer = await client.answer()
+        assert answer.status == status
+        assert "error" in answer.json()
+        await client.wait_closed()

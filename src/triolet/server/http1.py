@@ -94,6 +94,12 @@ class Http1(H11Protocol):
         # An "Upgrade: h2c" is not taken up, which RFC 9110 section 7.8 leaves to the server.
         if event.method == b"PRI" and event.http_version == b"2.0":
             await self._refuse_request(505)
+        if event.http_version not in (b"1.0", b"1.1"):
+            await self._refuse_request(505)
+        names = {name for name, _ in event.headers}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            # RFC 9112 section 6.1: two lengths are how requests are smuggled past a proxy.
+            await self._refuse_request(400)
         size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
         if size > self.config.h11_max_incomplete_size:
             # h11 limits what is incomplete: headers that came at once have no limit there.
