@@ -19,7 +19,7 @@ logger = logging.getLogger("triolet.server")
 REFUSE_S = 1.0
 """Seconds to tell a client that there are too many connections."""
 
-HARD_STOP_S = 2.0
+HARD_STOP_S = 1.0
 """Seconds for the last error events to go out; then sockets are closed under their clients."""
 
 
