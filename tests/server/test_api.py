@@ -497,3 +497,26 @@ async def test_generation_defaults_come_from_the_model_unless_switched_off() -> 
             engine.facts = attrs.evolve(engine.facts, generation={"temperature": 0.3})
             await AsgiClient(Api(engine)).post(COMPLETIONS, PROMPT)
             assert engine.requests[0].sampling.temperature == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "deadline"), [("250", {}, 0.25), ("250", {"deadline_ms": 1500}, 1.5)]
+)
+async def test_a_deadline_can_come_in_a_header_and_the_body_wins(
+    header: str, body: dict[str, object], deadline: float
+) -> None:
+    async with api() as (client, engine, _):
+        headers = {"x-request-deadline-ms": header}
+        await client.post(COMPLETIONS, {**PROMPT, **body, "max_tokens": 3}, headers=headers)
+        assert engine.requests[0].options["deadline"] == deadline
+
+
+@pytest.mark.parametrize("header", ["0", "-5", "1.5", "soon", "", "9" * 30])
+async def test_a_deadline_header_that_is_none_is_400(header: str) -> None:
+    async with api() as (client, engine, _):
+        answer = await client.post(
+            COMPLETIONS, {**PROMPT, "max_tokens": 3}, headers={"x-request-deadline-ms": header}
+        )
+        assert answer.status == 400
+        assert answer.json()["error"]["param"] == "X-Request-Deadline-Ms"
+        assert engine.requests == []

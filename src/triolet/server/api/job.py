@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from triolet.engine.client import EngineClient, Prompt, PromptOptions
-from triolet.errors import ModelNotFound
+from triolet.errors import InvalidRequest, ModelNotFound
 from triolet.protocol.answer import Answer, AnswerHead
 from triolet.protocol.fields import ignored_header
-from triolet.protocol.generation_request import GenerationFields
+from triolet.protocol.generation_request import DEADLINE_MS_MAX, GenerationFields
 from triolet.protocol.json_body import clip
 from triolet.protocol.logprobs import TokenIdNames, TokenNames
 from triolet.protocol.sampling import check_common
@@ -18,6 +18,8 @@ from triolet.server.api.error_response import Response
 from triolet.server.api.generation import Job, answer_events, answer_whole
 from triolet.server.api.load import load_headers
 from triolet.server.api.observed import ObservedAnswer, log_request
+
+DEADLINE_HEADER = "x-request-deadline-ms"
 
 
 def check_fields(call: Call, request: GenerationFields) -> None:
@@ -93,7 +95,7 @@ def request_job(
         prompts=prompts,
         options=options,
         sampling=sampling,
-        deadline_s=None if request.deadline_ms is None else request.deadline_ms / 1000,
+        deadline_s=_deadline_s(call, request),
         priority=request.priority,
         cache_salt=call.caller.cache_salt(request.cache_salt),
         tenant=call.caller.tenant,
@@ -101,6 +103,23 @@ def request_job(
     )
     log_request(call, job)
     return job
+
+
+def _deadline_s(call: Call, request: GenerationFields) -> float | None:
+    """Seconds the client gives, in the body or, for clients that cannot, in a header."""
+    if request.deadline_ms is not None:
+        return request.deadline_ms / 1000
+    value = call.exchange.headers.get(DEADLINE_HEADER)
+    if value is None:
+        return None
+    is_number = value.isascii() and value.isdecimal() and len(value) <= len(str(DEADLINE_MS_MAX))
+    if not is_number or not 1 <= int(value) <= DEADLINE_MS_MAX:
+        raise InvalidRequest(
+            f"the header X-Request-Deadline-Ms must be an integer in 1..{DEADLINE_MS_MAX} "
+            f"(milliseconds), got {value[:20]!r}",
+            param="X-Request-Deadline-Ms",
+        )
+    return int(value) / 1000
 
 
 async def run_job(
