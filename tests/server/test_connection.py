@@ -346,8 +346,10 @@ async def test_head_is_answered_without_a_body() -> None:
     ("request_bytes", "status"),
     [
         (
-            b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            (
+                b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            ),
             400,
         ),
         (b"GET /health HTTP/3.0\r\nHost: t\r\n\r\n", 505),
