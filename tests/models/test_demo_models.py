@@ -7,10 +7,10 @@ import torch
 import transformers
 from torch import Tensor
 
+from support.demo import need_demo
 from support.packed_model import KERNELS, make_ops, run_packed
 from support.paged import BlockTables
 from triolet.config import ModelConfig
-from triolet.errors import ConfigError
 from triolet.model_source.resolve import resolve
 from triolet.models.causal_lm import CausalLM
 from triolet.models.loader import load_model
@@ -51,10 +51,8 @@ def greedy(model: CausalLM, ops: Ops, prompts: list[Tensor], num_tokens: int) ->
 @pytest.mark.parametrize("name", ["demo", "demo-gemma"])
 def test_greedy_tokens_are_those_of_transformers(name: str, kernels: Kernels) -> None:
     """By induction: transformers, given our output so far, takes the same next token."""
-    try:
-        facts = resolve(ModelConfig(model=name))
-    except ConfigError as error:
-        pytest.skip(error.message)
+    need_demo(name)
+    facts = resolve(ModelConfig(model=name))
     ops = make_ops(kernels, torch.float32)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(facts.directory)
     prompts = [torch.tensor(tokenizer(text).input_ids) for text in PROMPTS]
@@ -78,10 +76,8 @@ def test_bfloat16_differs_only_where_transformers_itself_is_undecided(name: str)
     transformers' bfloat16, and another token is the best only where the two best of float32
     are closer than twice the error.
     """
-    try:
-        facts = resolve(ModelConfig(model=name))
-    except ConfigError as error:
-        pytest.skip(error.message)
+    need_demo(name)
+    facts = resolve(ModelConfig(model=name))
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(facts.directory)
     factory: Any = transformers.AutoModelForCausalLM
     exact = factory.from_pretrained(facts.directory, dtype=torch.float32)

@@ -210,7 +210,7 @@ class LLM:
             self._queued = {i: f for i, f in self._queued.items() if not _has_failed(f)}
             raise
         except BaseException:  # Ctrl-C: nothing may stay behind
-            for i in wanted:
+            for i in set(wanted):
                 self._queued.pop(i).cancel()
             raise
         for i in wanted:

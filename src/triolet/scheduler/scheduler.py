@@ -289,11 +289,6 @@ class Scheduler:
         """Prompt tokens given to the runner and tokens sampled, since the start."""
         return self._planner.counts.prompt_tokens + self._forest.num_sampled
 
-    @property
-    def in_flight(self) -> tuple[StepInFlight, ...]:
-        """Steps given to the runner that have not ended, oldest first."""
-        return tuple(self._in_flight)
-
     def requests(self) -> list[RequestStatistics]:
         """Every live request, in the order of arrival: O(live), for people."""
         return [

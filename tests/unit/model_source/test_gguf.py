@@ -7,6 +7,7 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from support.demo import need_demo
 from support.gguf_file import CONTEXT, EPSILON, HEADS, KV_HEADS, write_gguf
 from triolet.config import ModelConfig
 from triolet.errors import ConfigError
@@ -113,10 +114,8 @@ def test_gguf_file_that_is_cut_off(tmp_path: Path, cache: Path) -> None:
 @pytest.mark.slow
 def test_demo_model_has_the_numbers_of_its_gguf_file() -> None:
     """Uses the user's own cache: the conversion takes 20 s."""
-    try:
-        (path,) = demo_parts("demo")
-    except ConfigError as error:
-        pytest.skip(error.message)
+    need_demo("demo")
+    (path,) = demo_parts("demo")
     facts = resolve(ModelConfig("demo"))
     assert facts.name == "demo"
     assert (facts.vocab_size, facts.context_len, facts.eos_token_ids) == (49152, 8192, (2,))
